@@ -271,7 +271,7 @@ def cover_architecture(module: str, tags: list[str], forms: tuple[str, ...]) -> 
     from timm.models._hub import save_config_for_hf
 
     from vitreous.weights import load
-    from vitreous.weights.infer import build_vit
+    from vitreous.weights.build import build_vit
 
     outcomes = []
     alike: dict[str, list[str]] = defaultdict(list)

@@ -16,8 +16,9 @@ from pathlib import Path
 import torch
 
 from vitreous.api.benchmark import Benchmark
-from vitreous.benchmarking.benchmark import BenchmarkResult, environment, run_benchmark
 from vitreous.benchmarking.contenders import CONTENDERS, Contender, Setting
+from vitreous.benchmarking.run import environment, run_benchmark
+from vitreous.benchmarking.table import BenchmarkResult
 from vitreous.models.variants import variant
 
 MODELS = {

@@ -20,7 +20,7 @@ from vitreous.inside.capture import capture
 from vitreous.inside.faithfulness import area, curves
 from vitreous.inside.methods import METHODS
 from vitreous.models.vit import ViT
-from vitreous.predict.class_names import match_classes
+from vitreous.predict.class_matching import match_classes
 from vitreous.weights.load import load
 
 MAPS = ("attention", "rollout")

@@ -18,7 +18,7 @@ from two_towers import write_siglip
 import vitreous
 from vitreous.benchmarking.roofline import SQUARES
 from vitreous.models.resnet import resnet_config
-from vitreous.weights import hub
+from vitreous.weights import push as hub
 from vitreous.weights.card import Card
 
 TINY = {"epochs": 1, "batch_size": 64, "device": "cpu", "warmup": 0, "snapshots": 0, "compile": False}

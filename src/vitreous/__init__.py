@@ -24,7 +24,7 @@ _HOMES = {  # public name → its module
     "benchmark": "vitreous.api.benchmark",
     "convert": "vitreous.weights.convert",
     "export": "vitreous.speed.export",
-    "push": "vitreous.weights.hub",
+    "push": "vitreous.weights.push",
     "inspect": "vitreous.weights.inspect",
     "optimize": "vitreous.speed.optimize",
     "capture": "vitreous.inside.capture",
@@ -74,9 +74,9 @@ if TYPE_CHECKING:  # so that editors and type checkers see what the lazy import 
     from vitreous.training.config import TrainConfig
     from vitreous.training.recipes import RECIPES
     from vitreous.weights.convert import convert
-    from vitreous.weights.hub import push
     from vitreous.weights.inspect import inspect
     from vitreous.weights.load import load
+    from vitreous.weights.push import push
     from vitreous.weights.save import save
 
 

@@ -6,7 +6,7 @@ import torch
 
 import vitreous
 from vitreous.data.samples import samples
-from vitreous.predict.class_names import find_class
+from vitreous.predict.class_matching import find_class
 from vitreous.weights.load import load
 
 PHOTO = samples()["chelsea"]

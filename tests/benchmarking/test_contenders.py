@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from vitreous.benchmarking.benchmark import check
 from vitreous.benchmarking.contenders import CONTENDERS, Material, Setting, random_model, select_contenders
+from vitreous.benchmarking.run import check
 from vitreous.models.vit_config import ViTConfig
 
 TINY = ViTConfig(image_size=32, patch_size=8, width=48, depth=2, heads=4, classes=5)

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from vitreous.benchmarking.benchmark import bytes_held
 from vitreous.benchmarking.contenders import CONTENDERS, Material, Setting
+from vitreous.benchmarking.run import bytes_held
 from vitreous.benchmarking.training_step import recorded, training_step
 from vitreous.models.vit_config import ViTConfig
 

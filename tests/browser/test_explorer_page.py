@@ -17,7 +17,7 @@ from vitreous.data.samples import samples
 from vitreous.models.variants import variant
 from vitreous.models.vit import ViT
 from vitreous.pages.explanation import Explanation
-from vitreous.server.parts import Question
+from vitreous.server.page_parts import Question
 from vitreous.server.serve import RunningExplorer
 from vitreous.views.inspection import Inspection
 from vitreous.weights.card import Card

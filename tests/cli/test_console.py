@@ -16,7 +16,7 @@ from vitreous.cli.main import COMMANDS, main
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.views.registry import VIEWS
-from vitreous.weights import hub
+from vitreous.weights import push as hub
 from vitreous.weights.save import save
 
 TINY = ["--epochs", "1", "--batch-size", "4", "--device", "cpu", "--snapshots", "0", "--warmup", "0"]

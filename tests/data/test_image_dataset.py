@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitreous.data.image_dataset import DatasetSource, ImageDataset, digest, join_datasets, list_some, split_parts
+from vitreous.data.dataset_source import DatasetSource, split_parts
+from vitreous.data.image_dataset import ImageDataset, digest, join_datasets, list_some
 
 
 def zoo(name="zoo", labels=(0, 1, 0), names=("cat", "dog"), version="somewhere"):

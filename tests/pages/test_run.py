@@ -18,7 +18,7 @@ from vitreous.pages.run import (
     time_to_accuracy,
     write_run_page,
 )
-from vitreous.pages.run_outputs import outputs_section
+from vitreous.pages.run_held_out import outputs_section
 from vitreous.pages.run_snapshots import snapshots_payload
 from vitreous.training.config import TrainConfig
 from vitreous.training.held_out import HeldOutAnswers, HeldOutOutputs, write_answers

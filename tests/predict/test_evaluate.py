@@ -21,9 +21,9 @@ from vitreous.predict.evaluate import evaluate, open_unseen
 from vitreous.predict.evaluation_result import confidence_interval
 from vitreous.predict.scores import SCORES
 from vitreous.runtime.wording import figure
+from vitreous.weights.class_names import imagenet_names, imagenet_wordnet_ids
 from vitreous.weights.load import load
 from vitreous.weights.save import save
-from vitreous.weights.sidecar import imagenet_names, imagenet_wordnet_ids
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 
 from vitreous.runtime import startup
 from vitreous.runtime.startup import exit_on_interrupt
-from vitreous.weights.sidecar import imagenet_names
+from vitreous.weights.class_names import imagenet_names
 
 SCRIPT = """
 import sys

@@ -299,7 +299,7 @@ def test_removed_patches_change_answers_and_maps_as_intervene_does(client, model
 
 
 def test_blurred_patches_are_seen_in_the_image_and_nowhere_else(model):
-    from vitreous.server.parts import blurred
+    from vitreous.server.page_parts import blurred
 
     seen = Image.fromarray(np.random.default_rng(1).integers(0, 256, (32, 32, 3), dtype=np.uint8))
     before, after = np.asarray(seen), np.asarray(blurred(seen, (4, 4), [5]))

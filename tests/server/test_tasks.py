@@ -20,7 +20,7 @@ from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.server.app import create_app
 from vitreous.server.jobs import JobQueue
-from vitreous.server.parts import blurred
+from vitreous.server.page_parts import blurred
 from vitreous.views.inspection import Inspection
 from vitreous.weights.card import Card
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from tiny_runs import make_images, parts_of, plain
 
 from conftest import noise
-from vitreous.training.evaluation import balanced_accuracy
+from vitreous.predict.scores import balanced_accuracy
 from vitreous.training.step import TrainStep
 
 

@@ -121,9 +121,9 @@ def test_the_table_counts_folders_and_replaces_what_stands_between_the_markers(t
 def test_a_whole_model_is_compared_in_all_its_blocks(monkeypatch, capsys):
     assert coverage.cover_full("test_vit.r160_in1k").result == "exact"
     assert capsys.readouterr().out.startswith("| test_vit.r160_in1k | 6 | 0 | exact |")
-    from vitreous.weights import infer
+    from vitreous.weights import build as build_module
 
-    build = infer.build_vit
+    build = build_module.build_vit
 
     def halve(config, tensors, *rest, **options):
         last = f"blocks.{config.depth - 1}.norm1.weight"

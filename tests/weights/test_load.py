@@ -14,9 +14,9 @@ from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.weights import load as loading
 from vitreous.weights.card import Card
+from vitreous.weights.class_names import imagenet_names
 from vitreous.weights.load import load
 from vitreous.weights.save import save
-from vitreous.weights.sidecar import imagenet_names
 
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 2, "num_heads": 4, "num_classes": 7}
 X = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(5))

@@ -14,7 +14,7 @@ from vitreous.data.images import read_image
 from vitreous.data.samples import samples
 from vitreous.predict.classify import classify
 from vitreous.predict.evaluate import evaluate
-from vitreous.weights import sidecar
+from vitreous.weights.class_names import imagenet_names
 from vitreous.weights.inspect import inspect
 from vitreous.weights.load import load
 
@@ -55,7 +55,7 @@ def test_the_files_of_the_default_are_small_and_tell_everything():
     model = load()
     (weights,) = model.card.files
     assert Path(weights).stat().st_size <= 12e6
-    assert model.card.class_names == sidecar.imagenet_names()
+    assert model.card.class_names == imagenet_names()
     assert model.card.preprocess.size == (224, 224)
     assert model.card.preprocess.mean == (0.5, 0.5, 0.5)
     assert model.card.report.remarks() == []

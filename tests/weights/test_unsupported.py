@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from vitreous.weights.architectures import timm_arguments
 from vitreous.weights.safety import CheckpointError
+from vitreous.weights.timm_architectures import timm_arguments
 from vitreous.weights.unsupported import SUPPORTED, UNSUPPORTED, check_family, unsupported_family
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "checkpoint.md"

@@ -5,8 +5,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from vitreous.benchmarking.benchmark import BenchmarkResult, environment, run_benchmark
 from vitreous.benchmarking.contenders import Setting, select_contenders
+from vitreous.benchmarking.run import environment, run_benchmark
+from vitreous.benchmarking.table import BenchmarkResult
 from vitreous.benchmarking.timing import load_average
 from vitreous.figures.bars import Panel, draw_speeds
 from vitreous.figures.style import encode
@@ -31,11 +32,11 @@ class Benchmark:
         return "".join(result._repr_html_() for result in self.results)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON values, as `benchmark.json` has it."""
+        """Return what `vitreous.benchmark` measured as JSON values, as `benchmark.json` has it."""
         return {**self.environment, "results": [asdict(result) for result in self.results]}
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write `benchmark.json`, `benchmark.png` and `benchmark.svg`."""
+        """Write what `vitreous.benchmark` measured: `benchmark.json`, `benchmark.png` and `benchmark.svg`."""
         folder, about = Path(folder), self.environment
         panels = [
             Panel(

@@ -35,16 +35,16 @@ class Comparison:
 
     @property
     def page(self) -> Path:
-        """The page that shows all of it."""
+        """The path of the page that `compare` wrote."""
         return self.folder / COMPARISON_PAGE
 
     @property
     def table(self) -> str:
-        """The tables and verdicts as text."""
+        """The tables and verdicts of `compare` as text."""
         return "\n\n".join(as_text(table) for table in self.tables)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the results of a comparison as `comparison.json` holds them."""
+        """Return the results of `compare` as `comparison.json` holds them."""
         return {"title": self.title, "command": self.command, "tables": list(self.tables)}
 
     def __repr__(self) -> str:
@@ -154,13 +154,13 @@ class _Job:
     compiled: bool
 
     def say(self, line: str) -> None:
-        """Pass a message of a comparison on to the user."""
+        """Pass a message of `compare` on to the user."""
         Listeners(self.listeners).log(line)
 
     def compare(
         self, folder: Path, models: Sequence[str], budget: Budget, quoted: Mapping[str, float] | None = None
     ) -> ComparedDataset:
-        """Compare models on one dataset: open the study, finish its runs, gather the results."""
+        """Run `compare` on one dataset: open the study, finish its runs, gather the results."""
         listener, root = Listeners(self.listeners), self.data_root
         task = find_source(budget.data, root, budget.task).task
         if quoted is not None and task != "classify":

@@ -32,7 +32,7 @@ from vitreous.training.recipes import (
     finetune_config,
     scratch_config,
 )
-from vitreous.training.run_folder import RunFolder, free_folder
+from vitreous.training.run_folder import RunFolder, free_folder, run_name
 from vitreous.training.setup import TrainingParts, open_data
 from vitreous.training.snapshots import SnapshotRecorder
 from vitreous.training.stream_batches import train_stream
@@ -54,20 +54,20 @@ class TrainingRun:
 
     @property
     def task(self) -> str:
-        """What was learned: classify, multilabel, regress or segment."""
+        """What `train` or `finetune` taught the model: classify, multilabel, regress or segment."""
         # numbers that are the same for all held-out images have no R²
         return next((task for task, scores in SCORES.items() if scores.main in self.result), "regress")
 
     @property
     def accuracy(self) -> float:
-        """The figure that counts on the held-out images: top-1 accuracy, mean average precision, R² or mean IoU.
+        """The figure that counts of what `train` or `finetune` taught: top-1, mean average precision, R² or mean IoU.
 
         R² is nan if all held-out images have the same numbers.
         """
         return float(self.result.get(SCORES[self.task].main, math.nan))
 
     def describe(self) -> str:
-        """Write the result in one line."""
+        """Write the result of `train` or `finetune` in one line."""
         scores = SCORES[self.task]
         held_out, epochs = count(self.result["images"], "held-out image"), count(self.result["epochs"], "epoch")
         if self.task == "classify":
@@ -78,18 +78,18 @@ class TrainingRun:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Names of the classes, labels, numbers or pixel classes that were learned."""
+        """Names of the classes, labels, numbers or pixel classes that `train` or `finetune` taught."""
         described = json.loads((self.folder / MODEL_FILE).read_text(encoding="utf-8"))
         return tuple(described["vitreous"]["class_names"])
 
     @property
     def page(self) -> Path:
-        """The HTML page with curves, mistakes, snapshots of the internals, and settings."""
+        """The HTML page of what `train` or `finetune` did: curves, mistakes, snapshots of the internals, settings."""
         return self.folder / RUN_PAGE
 
     @cached_property
     def model(self) -> Model:
-        """The trained model, loaded when it is first used."""
+        """The model that `train` or `finetune` trained, loaded when it is first used."""
         return load(self.folder / "model")
 
     def __repr__(self) -> str:
@@ -207,16 +207,6 @@ def finetune(
         images, _ = open_data(config, root)
         config = finetune_config(policy, len(images), images.task).with_settings(**settings)
     return _run(config, run_name(data), output, data_root, listeners, progress)
-
-
-def run_name(data: str | Path) -> str:
-    """Name the run of `train` or `finetune` after its data.
-
-    >>> run_name("photos/flowers/"), run_name("org/zoo"), run_name("shots.parquet")
-    ('flowers', 'zoo', 'shots')
-    """
-    path = Path(data).expanduser()
-    return (path.stem if path.suffix else path.resolve().name) or "run"
 
 
 def _run(

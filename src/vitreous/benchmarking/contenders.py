@@ -65,7 +65,7 @@ class Material:
         return random_model(self.setting.config, self.seed)
 
     def module(self, library: str) -> nn.Module:
-        """Build a library's model with the reference's weights, on the device and in the precision."""
+        """Build a contender's model of a library, with the reference's weights, on the device and in the precision."""
         if library not in self.modules:
             module = BUILDERS[library](self)
             setting = self.setting
@@ -75,7 +75,7 @@ class Material:
 
     @cached_property
     def onnx(self) -> Path:
-        """The reference as an ONNX file for this batch size."""
+        """The contenders' reference as an ONNX file for this batch size."""
         needs("onnx", "onnxscript")
         path = self.folder / "model.onnx"
         x = torch.zeros(self.setting.batch, self.setting.config.channels, *self.setting.config.size)
@@ -236,7 +236,7 @@ def onnxruntime_session(material: Material) -> Compute:
 
 
 def openvino_model(material: Material) -> Compute:
-    """Build the contender that runs the same graph in OpenVINO."""
+    """Build the contender that runs our weights as an ONNX graph in OpenVINO."""
     needs("openvino")
     import openvino
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from vitreous.cli.console import (
     Estimate,
-    is_folder,
     messages,
     notes,
     print_json,
@@ -19,7 +18,18 @@ from vitreous.cli.console import (
     write_folder,
 )
 from vitreous.cli.inputs import find_inputs
-from vitreous.cli.options import Device, Images, ModelOptions, Precision, SharedModel, Switch, Template, Words, optional
+from vitreous.cli.options import (
+    Device,
+    Images,
+    ModelOptions,
+    Precision,
+    SharedModel,
+    Switch,
+    Template,
+    Words,
+    is_folder,
+    optional,
+)
 from vitreous.runtime.distributed import this_rank
 from vitreous.runtime.files import check_writable_file
 from vitreous.runtime.wording import count
@@ -163,7 +173,7 @@ def classify(
 def _write_masks(
     answers: Iterable[Answer | ImageError], images: Sequence[ImageLike], model: Model, folder: Path | None
 ) -> Iterator[Answer | ImageError]:
-    """Write the masks of answers to a folder, if there is one, and pass the answers on without: masks take memory."""
+    """Write the masks of `vitreous classify` to its folder, if any; pass the answers on without: masks take memory."""
     from vitreous.data.images import ImageError
     from vitreous.predict.segmentation import begin_masks, write_mask
 
@@ -227,7 +237,7 @@ def _one(answer: Answer, top: int, probability: str) -> list[list[str]]:
 
 
 def _hidden_labels(answer: Answer) -> list[str]:
-    """Return the labels of an image that are present and not in its table, which --top cuts."""
+    """Return the labels of an image that are present and not in classify's table, which --top cuts."""
     shown = {p.class_name for p in answer.predictions}
     return [label for label in answer.labels or () if label not in shown]
 

@@ -25,7 +25,7 @@ NAMED = 20
 
 
 def messages() -> Console:
-    """Open standard error for remarks and progress; of several processes, only the first one prints."""
+    """Open the console on standard error for remarks and progress; of several processes, only the first one prints."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False, soft_wrap=True, quiet=not this_rank().first)
@@ -58,7 +58,7 @@ def say_packaged(console: Console, named: str | None, model: Model) -> None:
 
 
 def notes(console: Console) -> Callable[[str], None]:
-    """Make a function that prints a remark in grey."""
+    """Make a function that prints a remark on the console in grey."""
     return lambda line: console.print(line, style="dim", markup=False)
 
 
@@ -89,7 +89,7 @@ class Estimate:
         self.status.stop()
 
     def begin(self, what: str) -> None:
-        """Begin with the next part of the work; estimates count from here."""
+        """Begin with the next part of slow work whose progress is shown; estimates count from here."""
         self.what, self.since, self.done = what, time.monotonic(), 0
         self.status.update(what)
 
@@ -102,13 +102,13 @@ class Estimate:
             self.say(f"{done:,} of {total:,}, {time_left(self.called - self.since, done, total)}")
 
     def track(self, items: Iterable[Item], total: int) -> Iterator[Item]:
-        """Yield items as they are done, and show how many of `total` they are."""
+        """Yield items as they are done, and show as progress how many of `total` they are."""
         for done, item in enumerate(items, 1):
             self(done, total)
             yield item
 
     def say(self, text: str) -> None:
-        """Show a line of progress; a log gets one only if the last is some seconds old."""
+        """Show a line of progress on the console; a log gets one only if the last is some seconds old."""
         self.status.update(f"{self.what}: {text}")
         if not self.console.is_terminal and self.pace.is_due():
             self.console.print(f"{self.what}: {text}", style="dim", markup=False)
@@ -137,11 +137,6 @@ def _finite(value: Any) -> Any:
 # --- `classify -o FOLDER` and `embed -o FOLDER`: a folder of Parquet parts ------------------------------------------
 
 
-def is_folder(output: Path) -> bool:
-    """Return whether `-o` names a folder of parts: a name without a suffix, or an existing folder."""
-    return not output.suffix or output.is_dir()
-
-
 def write_folder(
     output: Path,
     images: Sequence[ImageLike],
@@ -151,7 +146,7 @@ def write_folder(
     console: Console,
     as_json: bool = False,
 ) -> None:
-    """Write this process's parts with a progress bar, and print a summary in the first process."""
+    """Write this process's parts with a progress bar on the console; the first process prints a summary."""
     from vitreous.predict.parts import write_parts
 
     if not images and problems:

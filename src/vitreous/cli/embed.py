@@ -10,7 +10,6 @@ import tyro
 
 from vitreous.cli.console import (
     Estimate,
-    is_folder,
     messages,
     notes,
     print_json,
@@ -19,7 +18,7 @@ from vitreous.cli.console import (
     write_folder,
 )
 from vitreous.cli.inputs import find_inputs
-from vitreous.cli.options import Device, Images, ModelOptions, Number, Precision, SharedModel, Switch, Words
+from vitreous.cli.options import Device, Images, ModelOptions, Number, Precision, SharedModel, Switch, Words, is_folder
 from vitreous.runtime.distributed import this_rank
 from vitreous.runtime.files import check_writable_file
 from vitreous.runtime.wording import count
@@ -145,7 +144,7 @@ def _print_summary(output: Path, shape: tuple[int, ...], texts: int, as_json: bo
 
 
 def _describe(model: Model, text: tuple[str, ...], note: Callable[[str], None]) -> tuple[tuple[str, ...], Tensor]:
-    """Compute the features of sentences beside the images: the sentences, and `[s e]`."""
+    """Compute the features of the sentences of `vitreous embed`, beside the images: the sentences, and `[s e]`."""
     from vitreous.predict.words import check_sentences, read_words, text_features, tower_of
 
     sentences = check_sentences(read_words(text, "--text"))

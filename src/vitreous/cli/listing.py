@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -10,9 +9,7 @@ from vitreous.cli.console import print_json
 from vitreous.cli.options import Switch, optional
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-
-    from vitreous.data.image_dataset import ImageDataset
+    pass
 
 COLUMNS = ("name", "parameters", "image_size", "patch_size", "width", "depth", "heads")
 
@@ -84,18 +81,11 @@ def datasets(
     print("or a dataset on the Hugging Face Hub: org/name, hf:name or org/name:config (needs vitreous[hub])")
 
 
-ROWS, EACH = 12, 8
-"""How many classes `datasets --show` draws at most, and how many images of each."""
-
-
 def _show_dataset(name: str, output: Path | None) -> None:
-    """Draw some images of each class of a dataset; of many classes, some, spread over all."""
-    import numpy as np
-
+    """Write the figure of `vitreous datasets --show`."""
     from vitreous.data.datasets import open_dataset
-    from vitreous.data.image_dataset import count_names, count_nouns
-    from vitreous.figures.style import encode, footer_of_figures
-    from vitreous.figures.tiles import draw_samples
+    from vitreous.figures.dataset_samples import draw_dataset
+    from vitreous.figures.style import encode
     from vitreous.runtime.files import write_atomic
 
     target = output or Path(f"{Path(name).name}.png")
@@ -103,53 +93,9 @@ def _show_dataset(name: str, output: Path | None) -> None:
     if (format := formats.get(target.suffix.lower())) is None:
         raise ValueError(f"the file must end in .png, .svg or .pdf, got {str(target)!r}")
     dataset = open_dataset(name)
-    members = _members(dataset)
-    labels = sorted(members)
-    if not labels:
-        raise ValueError(f"{name} holds no images")
-    chosen = [labels[i * len(labels) // min(ROWS, len(labels))] for i in range(min(ROWS, len(labels)))]
-    rows = []
-    for label in chosen:
-        own = members[label]
-        some = [own[i * len(own) // min(EACH, len(own))] for i in range(min(EACH, len(own)))]
-        rows.append([np.asarray(_shown(dataset, i)) for i in some])
-    names = [dataset.class_names[label] for label in chosen]
-    if dataset.task == "segment":
-        many, names = count_names(dataset), ["with masks"]
-    else:
-        many = count_nouns(dataset.task, len(labels))
-        many = f"{len(chosen)} of {many}" if len(chosen) < len(labels) else many
-    with footer_of_figures(f"{many}, {len(dataset):,} images of the test split"):
-        figure = draw_samples(rows, names, title=dataset.name)
+    figure, many = draw_dataset(dataset, name)
     write_atomic(target, lambda path: path.write_bytes(encode(figure, format)))
     print(f"wrote {target} ({many}, {len(dataset):,} images)")
-
-
-def _members(dataset: ImageDataset) -> dict[int, Sequence[int]]:
-    """List the images to show of each class, of each label, of each number from small to large, or with masks."""
-    if dataset.targets is None:
-        found: dict[int, list[int]] = {}
-        for i, label in enumerate(dataset.labels):
-            found.setdefault(label, []).append(i)
-        return dict(found)
-    columns = enumerate(dataset.targets.T)
-    if dataset.task == "regress":
-        return {label: column.argsort(kind="stable").tolist() for label, column in columns}
-    return {label: column.nonzero()[0].tolist() for label, column in columns if column.any()}
-
-
-def _shown(dataset: ImageDataset, i: int) -> Image:
-    """Return an image of a dataset as `datasets --show` draws it, under its mask if it has one."""
-    from vitreous.data.masks import read_with_mask
-
-    image, mask = read_with_mask(dataset, i)
-    if mask is None:
-        return image
-    import numpy as np
-
-    from vitreous.predict.segmentation import draw_mask
-
-    return draw_mask(image, np.asarray(mask), len(dataset.class_names))
 
 
 def recipes(json: Switch = False) -> None:

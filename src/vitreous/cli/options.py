@@ -89,3 +89,8 @@ class ModelOptions:
 
 
 SharedModel = Annotated[ModelOptions, tyro.conf.arg(name="")]  # flags without a prefix
+
+
+def is_folder(output: Path) -> bool:
+    """Return whether the flag `-o` names a folder of parts: a name without a suffix, or an existing folder."""
+    return not output.suffix or output.is_dir()

@@ -33,9 +33,9 @@ def push(
     """
     from dataclasses import asdict
 
-    from vitreous.weights.hub import check_repository, find_token
-    from vitreous.weights.hub import push as upload
     from vitreous.weights.load import load
+    from vitreous.weights.push import check_repository, find_token
+    from vitreous.weights.push import push as upload
 
     console = messages()
     check_repository(repository)  # before the model is loaded

@@ -239,13 +239,13 @@ class Meter(Listener):
         write_json(folder.path / METER, values)
 
     def _check_crowded(self) -> None:
-        """Note that energy is unknown if another run used the device at the same time."""
+        """Note that the energy that a run costs is unknown if another run used the device at the same time."""
         if not self.why and self.crowded():
             self.why = "another run used the device at the same time"
 
 
 def read_meter(folder: Path) -> dict[str, Any]:
-    """Read the energy of a study's run, its `meter.json`; without one, everything is unknown."""
+    """Read the energy that a study's run cost, its `meter.json`; without one, everything is unknown."""
     path = folder / METER
     if not path.is_file():
         return {"device": "", "learning": None, "joules": None, "why": "the run ended before it could be written"}

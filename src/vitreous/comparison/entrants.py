@@ -73,7 +73,7 @@ class Budget:
 
 
 def with_epochs(config: TrainConfig, epochs: int) -> TrainConfig:
-    """Give a study's config another number of epochs; the warm-up keeps its share of them.
+    """Give an entrant's config another number of epochs; the warm-up keeps its share of them.
 
     >>> with_epochs(TrainConfig(epochs=40, warmup=4), 20).warmup
     2.0
@@ -115,7 +115,7 @@ class Entrant:
 
 
 def find_entrant(label: str, say: Callable[[str], object] = lambda line: None) -> Entrant:
-    """Find out what the name of a study's model stands for; a checkpoint is opened for that.
+    """Find out what the name of a study's entrant stands for; a checkpoint is opened for that.
 
     A variant's name with a policy that freezes something is the checkpoint of that name. If a ResNet of torchvision
     has no weights on this machine and they cannot be downloaded, it begins from scratch, with a note.
@@ -152,7 +152,7 @@ def find_entrant(label: str, say: Callable[[str], object] = lambda line: None) -
 
 
 def _find_timm(label: str, name: str, architecture: str, weights: str, policy: str | None) -> Entrant:
-    """Find out what a study has to know of a classifier of timm's, which is built for that."""
+    """Find out what a study has to know of an entrant that is a classifier of timm's, which is built for that."""
     if policy not in (None, "full", "head"):
         raise ValueError(f"{label}: a timm classifier takes full or head, not {policy}")
     if policy == "head" and not weights:
@@ -163,7 +163,7 @@ def _find_timm(label: str, name: str, architecture: str, weights: str, policy: s
 
 
 def split_policy(label: str) -> tuple[str, str | None]:
-    """Split the policy off the name of a study's model, after the last @; another word there is a Hub revision.
+    """Split the policy off the name of a study's entrant, after the last @; another word there is a Hub revision.
 
     >>> split_policy("B/16@last:2"), split_policy("google/vit-base-patch16-224@main")
     (('B/16', 'last:2'), ('google/vit-base-patch16-224@main', None))
@@ -173,7 +173,7 @@ def split_policy(label: str) -> tuple[str, str | None]:
 
 
 def display_names(labels: Sequence[str]) -> dict[str, str]:
-    """Shorten the names of a study's models to the last parts of their paths, as few as keep them different.
+    """Shorten the names of a study's entrants to the last parts of their paths, as few as keep them different.
 
     Local paths are not written to files that may be shared.
 
@@ -190,7 +190,7 @@ def display_names(labels: Sequence[str]) -> dict[str, str]:
 
 
 def short_model(label: str, parts: int = 1) -> str:
-    """Shorten the name of a study's model to the last parts of its path; of a timm classifier's weights, perhaps none.
+    """Shorten the name of a study's entrant to the last parts of its path; of timm's weights, perhaps none.
 
     >>> short_model("timm:resnet18@/home/me/mine.safetensors@head")
     'timm:resnet18@mine.safetensors@head'
@@ -205,12 +205,12 @@ def short_model(label: str, parts: int = 1) -> str:
 
 
 def _last_parts(path: str, count: int) -> str:
-    """Return the last parts of a path to a study's model."""
+    """Return the last parts of a path to a study's entrant."""
     return "/".join(path.rstrip("/\\").replace("\\", "/").split("/")[-count:]) or path
 
 
 def slug(name: str) -> str:
-    """Write the name of a study's model as a folder's name.
+    """Write the name of a study's entrant as a folder's name.
 
     >>> slug("torchvision:vit_b_16@attention")
     'torchvision-vit_b_16-attention'
@@ -221,7 +221,7 @@ def slug(name: str) -> str:
 def choose_recipe(
     budget: Budget, entrants: Sequence[Entrant], learned: ImageDataset | None = None
 ) -> tuple[str, TrainConfig]:
-    """Choose the recipe that all models of a study share: the one asked for, or the usual one for data and models.
+    """Choose the recipe that all entrants of a study share: the one asked for, or the usual one for data and models.
 
     `learned` are the training images of another task than classify: without a recipe, the defaults of `finetune` or
     `train` for so many images of their size; with one, it is used without what would falsify their targets.
@@ -247,7 +247,7 @@ def choose_recipe(
 
 
 def shared_size(budget: Budget, entrants: Sequence[Entrant]) -> int:
-    """Choose the image size of the study's models that take any: the one asked for, the first ViT's, or a ResNet's.
+    """Choose the image size of a study's entrants that take any: the one asked for, the first ViT's, or a ResNet's.
 
     >>> shared_size(Budget("images"), [find_entrant("resnet14_small:width=9"), find_entrant("resnet18_small")])
     32
@@ -258,7 +258,7 @@ def shared_size(budget: Budget, entrants: Sequence[Entrant]) -> int:
 
 
 def configure(budget: Budget, entrants: Sequence[Entrant], learned: ImageDataset | None = None) -> list[TrainConfig]:
-    """Give each model of a study its config, for seed 0; with a budget of minutes, the epochs are still the recipe's.
+    """Give each entrant of a study its config, for seed 0; with a budget of minutes, the epochs are still the recipe's.
 
     `learned` are the training images of another task than classify; a model that cannot learn it raises.
 
@@ -295,7 +295,7 @@ def configure(budget: Budget, entrants: Sequence[Entrant], learned: ImageDataset
 
 
 def _configure(common: TrainConfig, entrant: Entrant, size: int, rate: float | None) -> TrainConfig:
-    """Change the shared config of a study for one model: size, batch, learning rate, weights."""
+    """Change the shared config of a study for one entrant: size, batch, learning rate, weights."""
     own: dict[str, Any] = {"model": entrant.model, "pretrained": entrant.pretrained, "policy": entrant.policy}
     batch = 256 if common.batch_size == "auto" else common.batch_size
     if entrant.batch_norm:
@@ -319,7 +319,7 @@ def _configure(common: TrainConfig, entrant: Entrant, size: int, rate: float | N
 
 
 def differing(configs: Sequence[TrainConfig]) -> list[tuple[str, list[Any]]]:
-    """List the fields in which the configs of a study's models differ, with each one's value.
+    """List the fields in which the configs of a study's entrants differ, with each one's value.
 
     >>> differing([TrainConfig(epochs=1), TrainConfig(epochs=2)])
     [('epochs', [1, 2])]

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitreous.inside.artifacts import find_artifacts
+from vitreous.inside.artifacts import filled, find_artifacts
 from vitreous.inside.capture import capture
 from vitreous.inside.faithfulness import area, curves, reinitialised, saco
 from vitreous.inside.methods import Method, patch_grid
@@ -40,11 +40,11 @@ class Scorer:
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """Those that the model allows: without a class token there must be a patch to read."""
+        """The ways to remove patches by which maps are scored: without a class token there must be a patch to read."""
         return OPERATORS if getattr(self.model.config, "class_token", False) else OPERATORS[:-1]
 
     def maps(self, x: Tensor, target: int, model: nn.Module | None = None) -> tuple[Tensor, list[float]]:
-        """Maps of one image `[1 c H W]`, `[m rows columns]`, and the seconds each of them took."""
+        """Compute the maps of one image `[1 c H W]` that are scored, `[m rows columns]`, and the seconds each took."""
         found, seconds = [], []
         for method in self.methods.values():
             synchronize(x.device)
@@ -55,7 +55,7 @@ class Scorer:
         return torch.stack(found), seconds
 
     def faithfulness(self, x: Tensor, maps: Tensor, target: int) -> dict[str, list[float]]:
-        """Deletion and insertion areas for each way to remove patches, ROAD and SaCo: `[m]` each."""
+        """Score maps by deletion and insertion areas for each way to remove patches, by ROAD and SaCo: `[m]` each."""
         found: dict[str, Tensor] = {}
         for operator in self.operators:
             lines = curves(self.model, x, maps, target, steps=self.steps, baseline=operator)
@@ -67,13 +67,13 @@ class Scorer:
         return {name: values.tolist() for name, values in found.items()}
 
     def fresh(self, x: Tensor, target: int) -> Tensor:
-        """Maps of a model with fresh weights: `[m rows columns]`."""
+        """Compute maps of a model with fresh weights, which scored maps are compared with: `[m rows columns]`."""
         if not self._fresh:
             self._fresh.append(reinitialised(cast(ViT, self.model)))  # or a ResNet
         return self.maps(x, target, self._fresh[0])[0]
 
     def bound(self, x: Tensor, target: int) -> list[float]:
-        """Insertion less deletion of a nearly best order of patches, found for each way to remove them."""
+        """Score a nearly best order of patches, found for each way to remove them: insertion less deletion."""
         found, grid = [], patch_grid(self.model, x)
         for operator in self.operators:
             best = greedy_order(self.model, x, grid, target, steps=self.steps, baseline=operator)
@@ -82,7 +82,7 @@ class Scorer:
         return found
 
     def segmentation(self, x: Tensor, maps: Tensor, mask: Tensor) -> dict[str, list[float]]:
-        """Scores against a mask `[H W]`, with the maps as they are and with artifacts filled in: `[m]` each."""
+        """Score maps against a mask `[H W]`, as they are and with artifacts filled in: `[m]` each."""
         found: dict[str, Tensor] = {}
         for end, shown in (("", maps), ("_filled", self.without_artifacts(x, maps))):
             scores = segmentation_scores(shown, mask.to(x.device))
@@ -90,30 +90,13 @@ class Scorer:
         return {name: values.tolist() for name, values in found.items()}
 
     def without_artifacts(self, x: Tensor, maps: Tensor) -> Tensor:
-        """Maps in which patches of outlying tokens have the mean of their neighbours."""
+        """Make maps to score in which patches of outlying tokens have the mean of their neighbours."""
         if not isinstance(self.model, ViT):
             return maps
         with torch.no_grad(), capture(self.model, "output") as internals:
             self.model(x)
         artifacts = find_artifacts(internals.stack("output")[:, 0], self.model.layout)
         return filled(maps, artifacts.patches)
-
-
-def filled(maps: Tensor, patches: tuple[int, ...]) -> Tensor:
-    """Replace artifacts in maps that are scored, `[m rows columns]`, by the mean of their neighbours that stay.
-
-    >>> filled(torch.tensor([[[9.0, 1.0], [2.0, 3.0]]]), (0,))
-    tensor([[[2., 1.],
-             [2., 3.]]])
-    """
-    if not patches:
-        return maps
-    kept = torch.ones_like(maps[:1])
-    kept.view(-1)[list(patches)] = 0
-    around = maps.new_ones(1, 1, 3, 3)
-    near = torch.conv2d((maps * kept)[:, None], around, padding=1)[:, 0]
-    count = torch.conv2d(kept[:, None], around, padding=1)[:, 0]
-    return torch.where(kept > 0, maps, near / count.clamp_min(1))
 
 
 @dataclass(frozen=True)
@@ -163,7 +146,7 @@ def segmentation_scores(maps: Tensor, mask: Tensor) -> SegmentationScores:
 
 
 def average_precision(scores: Tensor, truth: Tensor) -> Tensor:
-    """Compute the area under precision over recall, by steps; equal scores count together: `[m n]` twice → `[m]`.
+    """Score maps by average precision, the area under precision over recall, by steps: `[m n]` twice → `[m]`.
 
     >>> average_precision(torch.tensor([[0.1, 0.4, 0.35, 0.8]]), torch.tensor([[0, 0, 1, 1]]))
     tensor([0.8333])

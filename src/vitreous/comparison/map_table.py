@@ -37,7 +37,7 @@ def map_tables(
 def faithfulness_table(
     columns: Mapping[str, np.ndarray], methods: Mapping[str, Method], operators: Sequence[str]
 ) -> dict[str, Any]:
-    """Make the table of faithfulness: scores of every method, best first; differences are paired by image.
+    """Make the table of heat maps' faithfulness: scores of every method, best first; differences paired by image.
 
     A method is ranked by its mean difference to the reference over the operators that it was not fitted with.
     """
@@ -85,7 +85,7 @@ def faithfulness_table(
 
 
 def _sanity_floor(columns: Mapping[str, np.ndarray], sane: np.ndarray, methods: int) -> np.ndarray | None:
-    """Mean |rank correlation| with the map of fresh weights for another image, `[m]`: what smooth maps have anyway."""
+    """Compute for heat maps' table the mean |rank correlation| with fresh weights' map of another image, `[m]`."""
     if "fresh_maps" not in columns or columns["fresh_maps"].ndim < 2:
         return None
     known = sane & ~np.isnan(columns["fresh_maps"][:, 0])
@@ -99,7 +99,7 @@ def _sanity_floor(columns: Mapping[str, np.ndarray], sane: np.ndarray, methods: 
 def _greedy(
     columns: Mapping[str, np.ndarray], gains: Mapping[str, np.ndarray], names: Sequence[str], operators: Sequence[str]
 ) -> dict[str, Any] | None:
-    """Make the table's part on the nearly best order: its scores on some images, and every method's on these."""
+    """Make the part of heat maps' table on the nearly best order: its scores on some images, each method's there."""
     if "greedy" not in columns or columns["greedy"].ndim < 2:
         return None
     found = columns["greedy"]
@@ -115,7 +115,7 @@ def _difference(values: np.ndarray) -> dict[str, float | None]:
 
 
 def segmentation_table(columns: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, Any]:
-    """Make the table of pixel accuracy, mAP, mIoU and pointing: all images, and those answered correctly or wrongly.
+    """Make the table of heat maps on objects: pixel accuracy, mAP, mIoU, pointing; all images, right and wrong ones.
 
     mIoU is that of all images' pixels together, averaged over object and background.
     """
@@ -154,14 +154,14 @@ class PrintedTable:
     notes: Sequence[str] = ()
 
     def as_markdown(self) -> str:
-        """The table ready for a document."""
+        """Write a table of heat maps as Markdown."""
         lines = [*self.lead, "", f"| {' | '.join(self.head)} |", "|---" * len(self.head) + "|"]
         lines += [f"| {' | '.join(row)} |" for row in self.rows]
         return "\n".join([*lines, *(f"\n{note}" for note in self.notes)]).replace("*", "\\*")
 
 
 def printed_tables(table: MapTable) -> list[PrintedTable]:
-    """Write the comparison in words: its tables, with what they were measured on."""
+    """Write the tables of heat maps in words, with what they were measured on."""
     found = []
     if (faith := table.get("faithfulness")) is not None:
         found += [_faithfulness(table, faith), _areas(faith)]
@@ -171,7 +171,7 @@ def printed_tables(table: MapTable) -> list[PrintedTable]:
 
 
 def as_markdown(table: MapTable) -> str:
-    """The tables ready for a document, with what they were measured on."""
+    """Write all tables of heat maps as Markdown, with what they were measured on."""
     return "\n\n".join(each.as_markdown().strip() for each in printed_tables(table))
 
 
@@ -199,7 +199,7 @@ def passes(row: Mapping[str, Any]) -> str:
 
 
 def map_verdict(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Say which map to look at: the most faithful, the best at one pass, and those that are no better than the centre.
+    """Say below heat maps' table which is the most faithful, which at one pass, and which know no more than the centre.
 
     >>> row = lambda name, over, forward=1: {"name": name, "forward": forward, "over": {"mean": over}}
     >>> map_verdict([row("centre", -0.3), row("relevance", 0.0), row("removal-64", 0.1, 65)])

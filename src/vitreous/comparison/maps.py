@@ -33,7 +33,7 @@ from vitreous.data.sources.mask_folder import MaskFolder, find_mask_folders
 from vitreous.inside.faithfulness import rank_correlation
 from vitreous.inside.methods import choose_methods, patch_grid
 from vitreous.pages.maps import MapExample, write_maps_page
-from vitreous.predict.class_names import match_classes
+from vitreous.predict.class_matching import match_classes
 from vitreous.predict.parts import PartsJob, fingerprint, write_parts
 from vitreous.predict.tables import reason, table_schema
 from vitreous.runtime.device import device_name, pick_device
@@ -63,12 +63,12 @@ class MapComparison:
 
     @property
     def markdown(self) -> str:
-        """The tables ready for a document."""
+        """The tables of `compare_maps` as Markdown."""
         return as_markdown(self.table)
 
     @property
     def files(self) -> list[Path]:
-        """What was written beside the parts."""
+        """What `compare_maps` wrote beside the parts."""
         return [self.page, *(self.folder / f"maps.{kind}" for kind in ("md", "json"))]
 
     def __repr__(self) -> str:
@@ -197,7 +197,7 @@ def _array(column: Any) -> np.ndarray:
 def _examples(
     columns: Mapping[str, np.ndarray] | None, listed: Mapping[str, tuple[Any, int]], model: Model, table: MapTable
 ) -> tuple[list[MapExample], list[MapExample]]:
-    """Choose images for the page of a comparison: where the best maps agree most, and where they agree least."""
+    """Choose images for the page of `compare_maps`: where the best maps agree most, and where they agree least."""
     if columns is None or not len(columns["target"]):
         return [], []
     methods = table["methods"]

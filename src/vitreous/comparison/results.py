@@ -88,7 +88,7 @@ class _Scored:
 
 
 def _score_classes(study: Study, models: Mapping[str, Model], starts: Mapping[str, str]) -> _Scored:
-    """Score the models of a study of classes by their correct answers."""
+    """Gather for a study's results the scores of models that learn classes, by their correct answers."""
     answers = {name: [Predictions.read(run.folder / PREDICTIONS) for run in study.runs(name)] for name in models}
     correct = {name: np.stack([each.correct for each in seeds]) for name, seeds in answers.items()}  # [s n]
     labels = next(iter(answers.values()))[0].label
@@ -104,7 +104,7 @@ def _score_classes(study: Study, models: Mapping[str, Model], starts: Mapping[st
 
 
 def _score_task(study: Study, models: Mapping[str, Model], starts: Mapping[str, str]) -> _Scored:
-    """Score the models of a study of labels, numbers or masks."""
+    """Gather for a study's results the scores of models that learn labels, numbers or masks."""
     task, main = study.task, SCORES[study.task].main
     answers = {name: [TaskPredictions.read(run.folder / PREDICTIONS) for run in study.runs(name)] for name in models}
     rows = {name: np.stack([each.rows for each in seeds]) for name, seeds in answers.items()}  # [s n m]
@@ -172,7 +172,7 @@ def better_images(
 
 
 def _row(runs: Sequence[Run], model: Model, scores: Mapping[str, Any]) -> dict[str, Any]:
-    """Gather the numbers of one model of a study over its seeds: scores, cost, devices."""
+    """Gather for a study's results the numbers of one model over its seeds: scores, cost, devices."""
     results = [RunFolder(run.folder).read_result() or {} for run in runs]
     meters = [read_meter(run.folder) for run in runs]
     memory = [int(result.get("memory") or 0) for result in results]
@@ -198,7 +198,7 @@ def _row(runs: Sequence[Run], model: Model, scores: Mapping[str, Any]) -> dict[s
 
 
 def _accuracies(correct: NDArray[np.bool_]) -> dict[str, Any]:
-    """Gather the accuracies of a study's model and their interval: correct answers `[s n]`."""
+    """Gather for a study's results the accuracies of a model and their interval: correct answers `[s n]`."""
     from scipy.stats import binomtest
 
     accuracies = correct.mean(axis=1)
@@ -217,7 +217,7 @@ def _accuracies(correct: NDArray[np.bool_]) -> dict[str, Any]:
 
 
 def _figures(seeds: Sequence[Mapping[str, float]], main: str) -> dict[str, Any]:
-    """Gather the figures of a study's model of labels, numbers or masks, means over seeds; `main` has an interval."""
+    """Gather for a study's results the figures of labels, numbers or masks, means over seeds, and `main`'s interval."""
     mean, half = seed_interval([figures[main] for figures in seeds])
     names = [name for name in seeds[0] if all(name in figures for figures in seeds)]
     return {

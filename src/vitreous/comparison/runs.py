@@ -139,7 +139,7 @@ class Predictions:
         return np.equal(self.predicted, self.label)
 
     def write(self, path: Path) -> Path:
-        """Write the predictions as an npz file, with `correct` as well for other readers."""
+        """Write the predictions of a study's run as an npz file, with `correct` as well for other readers."""
         arrays = {field.name: getattr(self, field.name) for field in fields(self)}
         return write_arrays(path, {**arrays, "correct": self.correct})
 
@@ -169,7 +169,7 @@ class TaskPredictions:
 
 
 def predict(model: Model, data: ImageDataset, *, device: str = "auto", precision: str = "fp32") -> Predictions:
-    """Predict a study's test images in one pass, in the precision of training; classes are the dataset's own."""
+    """Predict the test images of a study's run in one pass, in training's precision; classes are the dataset's own."""
     scored = [
         (part, class_rows(logits, part.to(logits.device)).cpu())
         for logits, part in _outputs(model, data, device, precision)
@@ -179,7 +179,7 @@ def predict(model: Model, data: ImageDataset, *, device: str = "auto", precision
 
 
 def predict_task(model: Model, data: ImageDataset, *, device: str = "auto", precision: str = "fp32") -> TaskPredictions:
-    """Predict the labels, numbers or masks of a study's test images in one pass, and score each image."""
+    """Predict the labels, numbers or masks of the test images of a study's run in one pass, and score each image."""
     score = SCORES[data.task].rows
     rows = [score(outputs, part.to(outputs.device)).cpu() for outputs, part in _outputs(model, data, device, precision)]
     targets = np.zeros((len(data), 0), np.float32) if data.targets is None else data.targets
@@ -188,7 +188,7 @@ def predict_task(model: Model, data: ImageDataset, *, device: str = "auto", prec
 
 @torch.inference_mode()
 def _outputs(model: Model, data: ImageDataset, device: str, precision: str) -> Iterator[tuple[Tensor, Tensor]]:
-    """Compute the outputs of a study's model for its test images, batch by batch, each with its targets."""
+    """Compute the outputs of a study's run for its test images, batch by batch, each with its targets."""
     chosen = pick_device(device)
     model = model.to(chosen).eval()
     problems: list[ImageError] = []

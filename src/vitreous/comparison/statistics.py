@@ -24,7 +24,7 @@ DIFFERENT_STARTS = "different starts: no verdict"
 
 
 def seed_interval(values: ArrayLike) -> tuple[float, float | None]:
-    """Compute the mean over seeds and its interval's half width (Student's t); no width for one or two seeds.
+    """Compute the statistics of seeds: their mean and its interval's half width (Student's t); none for one or two.
 
     >>> mean, half = seed_interval([0.90, 0.92, 0.94])
     >>> round(mean, 4), round(half, 4)
@@ -108,7 +108,7 @@ def seeds_test(differences: ArrayLike) -> float:
 
 
 def seeds_needed(differences: ArrayLike) -> int | None:
-    """Count the seeds that would exclude zero from the interval if they differed as these do; None above 100.
+    """Count the seeds that would exclude zero from a study's interval if they differed as these do; None above 100.
 
     >>> seeds_needed([0.01, 0.02, 0.03]), seeds_needed([0.01, -0.01, 0.001])
     (4, None)

@@ -56,7 +56,7 @@ class Study:
 
     @property
     def names(self) -> dict[str, str]:
-        """Label → the model's name in tables, pages and folders."""
+        """The names of a study's models in tables, pages and folders, by label."""
         return display_names([entrant.label for entrant in self.entrants])
 
     def runs(self, name: str | None = None) -> list[Run]:
@@ -71,17 +71,17 @@ class Study:
 
     @property
     def task(self) -> str:
-        """What the models learn: classify, multilabel, regress or segment."""
+        """What the models of a study learn: classify, multilabel, regress or segment."""
         found = self.configs[0].task
         return "classify" if found == "auto" else found
 
     @property
     def alike(self) -> bool:
-        """Whether all models begin from scratch, or all of them with pre-trained weights."""
+        """Whether all models of a study begin from scratch, or all of them with pre-trained weights."""
         return len({entrant.pretrained for entrant in self.entrants}) == 1
 
     def first_models(self) -> dict[str, Model]:
-        """Load the trained models of the first seed, by name; all runs must be done."""
+        """Load a study's trained models of the first seed, by name; all runs must be done."""
         names = self.names
         return {names[run.entrant.label]: load(run.folder / "model") for run in self.runs() if run.config.seed == 0}
 

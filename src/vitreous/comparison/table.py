@@ -139,7 +139,7 @@ def cells(table: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def verdicts(table: Mapping[str, Any]) -> list[str]:
-    """Write the verdict on each pair of models in a sentence; one for all pairs that began differently.
+    """Write below the comparison's table the verdict on each pair of models; one for all that began differently.
 
     Among several pairs, a sentence without a verdict names its pair; a verdict does so itself.
     """
@@ -156,7 +156,7 @@ def verdicts(table: Mapping[str, Any]) -> list[str]:
 
 
 def evidence(pair: Mapping[str, Any], task: str | None = None) -> str:
-    """Write the numbers behind a verdict in words; `task` is named if it is another than classify.
+    """Write below the comparison's table the numbers behind a verdict; `task` is named if it is not classify.
 
     >>> pair = {"difference": 0.0125, "half_width": 0.004, "p_images": 0.0002, "p_seeds": 0.01, "p_corrected": 0.01}
     >>> evidence(pair)
@@ -179,7 +179,7 @@ def evidence(pair: Mapping[str, Any], task: str | None = None) -> str:
 
 
 def p_value(p: float) -> str:
-    """Write a p-value in two digits, for the words behind a verdict.
+    """Write a p-value below the comparison's table in two digits.
 
     >>> p_value(0.0312), p_value(3e-9), p_value(1.0)
     ('p = 0.031', 'p below 0.0001', 'p = 1')
@@ -188,7 +188,7 @@ def p_value(p: float) -> str:
 
 
 def as_text(table: Mapping[str, Any]) -> str:
-    """Format the comparison of one dataset for a terminal, or say why nothing was run."""
+    """Format the table of a comparison on one dataset for a terminal, or say why nothing was run."""
     if "missing" in table:
         return f"{table['data']}: nothing was run. {table['missing']}"
     names = [row["name"] for row in table["rows"]]

@@ -26,7 +26,7 @@ SHARES = ("miou", "iou", "pixel_accuracy")
 
 
 def spell_figure(name: str, value: float) -> str:
-    """Write a figure of a comparison: a share in percent, as accuracies are.
+    """Write a score of labels, numbers or masks in a comparison: a share in percent, as accuracies are.
 
     >>> spell_figure("miou", 0.95321), spell_figure("r2", 0.9)
     ('95.32 %', '0.900')
@@ -35,7 +35,7 @@ def spell_figure(name: str, value: float) -> str:
 
 
 def spell_gap(task: str, size: float) -> str:
-    """Write the size of a difference between two models' scores.
+    """Write the difference between two models' scores of labels, numbers or masks.
 
     >>> spell_gap("segment", 0.0125), spell_gap("regress", 0.0125)
     ('1.25 points of mean IoU', '0.013 of R²')
@@ -45,12 +45,12 @@ def spell_gap(task: str, size: float) -> str:
 
 
 def figures_of(task: str, rows: Floats, targets: NDArray[np.float32]) -> list[dict[str, float]]:
-    """Compute each seed's figures for a comparison, from rows of scores `[s n m]`: the one that counts first."""
+    """Compute each seed's scores of labels, numbers or masks from rows `[s n m]`: the one that counts first."""
     return [SCORES[task].figures(torch.from_numpy(own), targets) for own in rows]
 
 
 def each_of(task: str, rows: Floats, targets: NDArray[np.float32]) -> list[float | None]:
-    """Compute the figure of each label, number or class for a comparison, the mean over seeds; None without images."""
+    """Compute the score of each label, number or pixel class in a comparison, the mean over seeds; None without any."""
     name = EACH_FIGURE[task]
     seeds = [EACH[task](torch.from_numpy(own), targets) for own in rows]
     columns = zip(*seeds, strict=True)
@@ -59,7 +59,7 @@ def each_of(task: str, rows: Floats, targets: NDArray[np.float32]) -> list[float
 
 
 def image_scores(task: str, rows: Floats, targets: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Compute how well each image is answered with each seed, to choose images for a comparison: `[s n]`.
+    """Score how well the task of each image is answered with each seed, to choose images: `[s n]`.
 
     Of labels it is the mean probability of what is true of each; of numbers less the squared error, in units of their
     variance; of masks the mean IoU of the classes in the image, nan if none of its pixels counts.
@@ -76,7 +76,7 @@ def image_scores(task: str, rows: Floats, targets: NDArray[np.float32]) -> NDArr
 def exchanger(
     task: str, one: Floats, other: Floats, targets: NDArray[np.float32], pixels: tuple[int, int] = (1, 1)
 ) -> Differences:
-    """Return the function that computes two models' difference in score with answers exchanged: `[r n]` → `[r]`.
+    """Return the function that computes two models' difference in a task's score, answers exchanged: `[r n]` → `[r]`.
 
     Rows of scores are `[s n m]`. An image is exchanged in all seeds, and the difference is the mean over seeds.
     `pixels` are those of an image as each model sees it: counts of pixels are exchanged as shares of them.
@@ -100,7 +100,7 @@ def exchanger(
 
 
 def _exchange_masks(one: NDArray[np.float64], other: NDArray[np.float64]) -> Differences:
-    """Exchange the counted pixels of images between two models of a comparison: rows are `[s n m]`."""
+    """Exchange the counted pixels of images between two models, to compare their scores of masks: rows `[s n m]`."""
     change = other - one
     whole = one.sum(axis=1)[:, None], other.sum(axis=1)[:, None]  # [s 1 m] each
 
@@ -113,7 +113,7 @@ def _exchange_masks(one: NDArray[np.float64], other: NDArray[np.float64]) -> Dif
 
 
 def _exchange_label(one: Floats, other: Floats, wanted: NDArray[np.bool_]) -> Differences:
-    """Exchange the ranks of images for one label between two models of a comparison: probabilities are `[n]`.
+    """Exchange the ranks of images for one label between two models, to compare their scores: probabilities `[n]`.
 
     Average precision depends on the order of images alone, so that ranks stand for probabilities: a model that gives
     higher ones to all images would else push its images to the front.
@@ -140,18 +140,18 @@ def _exchange_label(one: Floats, other: Floats, wanted: NDArray[np.bool_]) -> Di
 
 
 def _ious(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute IoUs for a comparison from rows of masks `[… m]`: `[… k]`, nan without any pixel."""
+    """Score masks in a comparison by the IoU of each class, from rows `[… m]`: `[… k]`, nan without any pixel."""
     correct, shown, wanted, _ = split_counts(rows)
     union = shown + wanted - correct
     return np.where(union > 0, correct / np.maximum(union, 1), np.nan)
 
 
 def _nanmean(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute the mean over the last axis without what is nan, for IoUs of a comparison; 0 if all is."""
+    """Compute the mean score over the last axis without what is nan, for the IoUs of a comparison; 0 if all is."""
     return np.asarray(np.nansum(values, axis=-1) / np.maximum((~np.isnan(values)).sum(axis=-1), 1))
 
 
 def _squared_errors(rows: Floats, targets: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Compute squared errors of a comparison in units of the numbers' variances, as R² does; without constant ones."""
+    """Score numbers of a comparison by squared errors in units of their variance, as R² does, without constant ones."""
     spread = variances(targets)  # [k]
     return np.asarray((rows.astype(np.float64) - targets)[..., spread > 0] ** 2 / spread[spread > 0])

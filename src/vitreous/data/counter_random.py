@@ -21,7 +21,7 @@ FACTORS = (0x7FEB352D, 0x846CA68B - (1 << 32))
 
 
 def hash32(x: Tensor) -> Tensor:
-    """Hash integers in [0, 2³²), held as int64, to integers in the same range."""
+    """Hash integers in [0, 2³²), held as int64, to counter-based random integers in the same range."""
     for factor in FACTORS:
         x = ((x ^ (x >> 16)) * factor) & MASK
     return x ^ (x >> 16)
@@ -43,19 +43,19 @@ class CounterRandom:
 
     @classmethod
     def of(cls, seed: int, epoch: int | Tensor, indices: Tensor, copy: int | Tensor = 0) -> Self:
-        """Make the streams of images `indices` `[b]` in an epoch; `copy` separates repeats of an image in one epoch."""
+        """Make the random streams of images `indices` `[b]` in an epoch; `copy` separates repeats of an image in it."""
         key = torch.zeros_like(indices, dtype=torch.int64)
         for part in (seed & MASK, (seed >> 32) & MASK, epoch, copy, indices):
             key = hash32((key + part + 0x9E3779B9) & MASK)
         return cls(key)
 
     def uniform(self, purpose: str) -> Tensor:
-        """Draw numbers in [0, 1), one an image: float32 `[b]`. Each purpose has its own."""
+        """Draw counter-based random numbers in [0, 1), one an image: float32 `[b]`. Each purpose has its own."""
         word = hash32(self.keys ^ zlib.crc32(purpose.encode()))
         return (word >> 8).to(torch.float32) * 2.0**-24  # 24 bits: what float32 holds exactly
 
     def integers(self, purpose: str, low: int, high: int) -> Tensor:
-        """Draw integers from `low` to `high`, both included: int64 `[b]`."""
+        """Draw counter-based random integers from `low` to `high`, both included: int64 `[b]`."""
         return low + (self.uniform(purpose) * (high - low + 1)).to(torch.int64)
 
 

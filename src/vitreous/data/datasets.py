@@ -11,14 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vitreous.data.dataset_source import DatasetSource, split_parts
 from vitreous.data.finding import nearest_path
-from vitreous.data.image_dataset import (
-    NOUNS,
-    TASKS,
-    DatasetSource,
-    ImageDataset,
-    split_parts,
-)
+from vitreous.data.image_dataset import NOUNS, TASKS, ImageDataset
 from vitreous.data.sources.class_folder import folder_source, has_classes
 from vitreous.data.sources.hub import PREFIX, hub_source, is_hub_name
 from vitreous.data.sources.labels_csv import SUFFIXES as TABLE_SUFFIXES
@@ -143,7 +138,7 @@ def digits(root: Path, split: str) -> ImageDataset:
 
 
 def _from_pixels(pixels: Any, i: int) -> Image:
-    """Make an image of one of the digits."""
+    """Make an image of the dataset of digits."""
     from PIL.Image import fromarray
 
     return fromarray(pixels[i])

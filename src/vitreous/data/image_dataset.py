@@ -1,11 +1,11 @@
-"""`ImageDataset`: images with classes, labels, numbers or masks (`TASKS`); `DatasetSource`: splits before opening."""
+"""`ImageDataset`: images with classes, labels, numbers or masks (`TASKS`); some taken, several joined, hashed."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import accumulate
@@ -24,15 +24,6 @@ if TYPE_CHECKING:
 TASKS = ("classify", "multilabel", "regress", "segment")
 NOUNS = {"classify": "classes", "multilabel": "labels", "regress": "numbers", "segment": "pixel classes"}
 """Task → what the names in `ImageDataset.class_names` stand for."""
-
-SPLITS = {
-    "train": ("train", "training"),
-    "test": ("test", "val", "valid", "validation"),  # a dataset without a test split is tested on its validation split
-    "validation": ("validation", "valid", "val"),
-}
-"""Split → the names it may have, the preferred first."""
-
-SPELLINGS = tuple(dict.fromkeys(spelling for spellings in SPLITS.values() for spelling in spellings))
 
 
 @dataclass(frozen=True)
@@ -69,7 +60,7 @@ class ImageDataset:
         return len(self.labels)
 
     def describe(self, i: int) -> str:
-        """Name an image for messages: its file, or its number in the dataset.
+        """Name an image of an `ImageDataset` for messages: its file, or its number in the dataset.
 
         >>> ImageDataset("zoo", ("cat",), (0, 0), Path).describe(1)
         'zoo #1'
@@ -78,11 +69,11 @@ class ImageDataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """64 hexadecimal digits that change whenever images, labels or classes may have; nothing is decoded."""
+        """64 hexadecimal digits that change whenever an `ImageDataset`'s images, labels or classes may have."""
         return digest([self.version(), *self.class_names, *spell_labels(self)])
 
     def take(self, indices: Sequence[int]) -> ImageDataset:
-        """Return the dataset with some images alone, by their indices.
+        """Return an `ImageDataset` with some images alone, by their indices.
 
         >>> zoo = ImageDataset("zoo", ("cat", "dog"), (0, 1, 0), Path)
         >>> zoo.take([2, 1]).labels, zoo.take([2, 1]).describe(0)
@@ -100,7 +91,7 @@ class ImageDataset:
         )
 
     def spread(self, limit: int) -> ImageDataset:
-        """Return at most `limit` images of a dataset, taken evenly over all of it."""
+        """Return at most `limit` images of an `ImageDataset`, taken evenly over all of it."""
         if limit < 1:
             raise ValueError(f"limit must be at least 1, got {limit}")
         if limit >= len(self):
@@ -108,7 +99,7 @@ class ImageDataset:
         return self.take([i * len(self) // limit for i in range(limit)])
 
     def with_classes(self, class_names: Sequence[str]) -> ImageDataset:
-        """Return the same images with labels that index another list of classes, which has all that occur.
+        """Return an `ImageDataset` with labels that index another list of classes, which has all that occur.
 
         >>> ImageDataset("zoo", ("dog",), (0, 0), Path).with_classes(("cat", "dog")).labels
         (1, 1)
@@ -135,7 +126,7 @@ class ImageDataset:
 
 
 def count_names(data: ImageDataset) -> str:
-    """Count a dataset's classes, labels, numbers or pixel classes.
+    """Count an `ImageDataset`'s classes, labels, numbers or pixel classes.
 
     >>> count_names(ImageDataset("zoo", ("cat", "dog"), (0,), Path))
     '2 classes'
@@ -144,7 +135,7 @@ def count_names(data: ImageDataset) -> str:
 
 
 def count_nouns(task: str, number: int) -> str:
-    """Write a number of classes, labels, numbers or pixel classes.
+    """Write a number of an `ImageDataset`'s classes, labels, numbers or pixel classes.
 
     >>> count_nouns("regress", 1), count_nouns("segment", 1), count_nouns("multilabel", 1200)
     ('1 number', '1 pixel class', '1,200 labels')
@@ -154,7 +145,7 @@ def count_nouns(task: str, number: int) -> str:
 
 
 def spell_labels(data: ImageDataset) -> list[str]:
-    """Return the texts that a fingerprint hashes of a dataset's labels, numbers or masks, without reading an image."""
+    """Return the texts that an `ImageDataset`'s fingerprint hashes of labels, numbers or masks; no image is read."""
     labels = " ".join(map(str, data.labels))
     if data.task == "classify":
         return [labels]
@@ -163,7 +154,7 @@ def spell_labels(data: ImageDataset) -> list[str]:
 
 
 def _occurring(data: ImageDataset) -> list[str]:
-    """List the names of a dataset that occur: those of its labels; all numbers and pixel classes."""
+    """List the names in an `ImageDataset` that occur: those of its labels; all numbers and pixel classes."""
     if data.task == "classify":
         return [data.class_names[label] for label in sorted(set(data.labels))]
     if data.task == "multilabel" and data.targets is not None:
@@ -172,7 +163,7 @@ def _occurring(data: ImageDataset) -> list[str]:
 
 
 def join_datasets(datasets: Iterable[ImageDataset]) -> ImageDataset:
-    """Concatenate datasets of the same task and classes.
+    """Join several `ImageDataset`s of the same task and classes.
 
     >>> both = join_datasets([ImageDataset("zoo", ("cat",), (0,), Path), ImageDataset("farm", ("cat",), (0, 0), Path)])
     >>> both.name, len(both), both.describe(2)
@@ -201,7 +192,7 @@ def join_datasets(datasets: Iterable[ImageDataset]) -> ImageDataset:
 
 
 def digest(words: Iterable[str]) -> str:
-    """Hash words and their boundaries to a dataset's fingerprint: ["ab", "c"] is not ["a", "bc"]."""
+    """Hash words and their boundaries to an `ImageDataset`'s fingerprint: ["ab", "c"] is not ["a", "bc"]."""
     state = hashlib.sha256()
     for word in words:
         data = word.encode("utf-8", "surrogateescape")  # file names may hold any bytes
@@ -211,13 +202,13 @@ def digest(words: Iterable[str]) -> str:
 
 
 def file_state(path: Path) -> str:
-    """Return an image file's size and time of change, as a text for the fingerprint."""
+    """Return an image file's size and time of change, as a text for an `ImageDataset`'s fingerprint."""
     status = path.stat()
     return f"{status.st_size} {status.st_mtime_ns}"
 
 
 def fingerprint_files(folder: Path, paths: Sequence[Path]) -> str:
-    """Hash a dataset's files: the text changes if one is added, removed, renamed or written; no file is opened.
+    """Hash an `ImageDataset`'s files: it changes if one is added, removed, renamed or written; none is opened.
 
     The folder's path counts too: two folders unpacked from archives may agree in all names, sizes and times.
     """
@@ -226,69 +217,16 @@ def fingerprint_files(folder: Path, paths: Sequence[Path]) -> str:
 
 
 def list_some(names: Sequence[str], limit: int = 3) -> str:
-    """List a few names of classes or splits for a message."""
+    """List a few names of an `ImageDataset`'s classes or splits for a message."""
     text = ", ".join(repr(name) for name in names[:limit])
     return text if len(names) <= limit else f"{text} and {len(names) - limit} more"
-
-
-@dataclass(frozen=True)
-class DatasetSource:
-    """A dataset before it is opened: its splits, or the whole if it has none."""
-
-    name: str
-    splits: Mapping[str, Callable[[], ImageDataset]]
-    """The split's name in this source → a function that opens it."""
-    whole: Callable[[], ImageDataset] | None = None
-    """Opens all images, if the source has no splits."""
-    part: str = "{} split"
-    """What a split is called in messages."""
-    layout: str = ""
-    """Where a missing split is expected, for messages."""
-    folder: Path | None = None
-    """The folder above all images, if each is a file."""
-    task: str = "classify"
-    """One of `TASKS`."""
-
-    def spelled(self, split: str, without: Collection[str] = ()) -> str | None:
-        """Return the split's name in this source, None if it is missing; `without` are names already in use."""
-        return next((name for name in SPLITS[split] if name in self.splits and name not in without), None)
-
-    def open(self, split: str) -> ImageDataset:
-        """Open a split, or several joined by `+`; a source without splits is a test split."""
-        parts = split_parts(split)
-        if parts == ["test"] and self.whole is not None:
-            return self.whole()
-        return join_datasets([self.splits[name]() for name in self.names(parts)])
-
-    def names(self, parts: list[str]) -> list[str]:
-        """Return the splits' names in this source; raise `FileNotFoundError` if one is missing."""
-        found = []
-        for part in parts:
-            name = self.spelled(part)
-            if name is None:
-                known = f" (it has {', '.join(self.splits)})" if self.splits else ""
-                expected = f": expected {self.layout.format(part)}" if self.layout else ""
-                raise FileNotFoundError(f"{self.name} has no {self.part.format(part)}{known}{expected}")
-            found.append(name)
-        return found
-
-
-def split_parts(split: str) -> list[str]:
-    """Take the name of an `ImageDataset`'s splits, such as `train+validation`, apart."""
-    parts = split.split("+")
-    for part in parts:
-        if part not in SPLITS:
-            raise ValueError(f"split must be one of {', '.join(SPLITS)}, or several joined by +, got {split!r}")
-    if len(set(parts)) < len(parts):
-        raise ValueError(f"split names a part twice: {split!r}")
-    return parts
 
 
 # --- functions for `partial`, which can be pickled, unlike lambdas: datasets are sent to worker processes -------------
 
 
 def _numbered(name: str, i: int) -> str:
-    """Name an image of a dataset by its number."""
+    """Name an image of an `ImageDataset` by its number."""
     return f"{name} #{i}"
 
 
@@ -298,7 +236,7 @@ def _picked(function: Callable[[int], Any], indices: tuple[int, ...], i: int) ->
 
 
 def _joined(functions: tuple[Callable[[int], Any], ...], ends: tuple[int, ...], i: int) -> Any:
-    """Call the function of the joined dataset that holds image `i`; `ends` counts images to the end of each part."""
+    """Call the function of the part of a joined `ImageDataset` that holds image `i`; `ends` are where parts end."""
     if not -ends[-1] <= i < ends[-1]:
         raise IndexError(f"image {i} of {ends[-1]}")
     i %= ends[-1]
@@ -307,16 +245,16 @@ def _joined(functions: tuple[Callable[[int], Any], ...], ends: tuple[int, ...], 
 
 
 def _renumbered(mask: Callable[[int], Image], order: tuple[int | None, ...], i: int) -> Image:
-    """Return a dataset's mask with the indices of another list of classes."""
+    """Return an `ImageDataset`'s mask with the indices of another list of classes."""
     table = [255 if new is None else new for new in order]
     return mask(i).point([*table, *[255] * (256 - len(table))])
 
 
 def _version_of_taken(version: Callable[[], str], indices: tuple[int, ...]) -> str:
-    """Hash the version of a dataset of which some images were taken."""
+    """Hash the version of an `ImageDataset` of which some images were taken."""
     return digest([version(), " ".join(map(str, indices))])
 
 
 def _version_of_joined(parts: tuple[tuple[Callable[[], str], int], ...]) -> str:
-    """Hash the versions of datasets that were joined."""
+    """Hash the versions of `ImageDataset`s that were joined."""
     return digest(text for version, count in parts for text in (version(), str(count)))

@@ -174,7 +174,7 @@ def is_web_address(text: str) -> bool:
 
 
 def is_image_like(source: object) -> bool:
-    """Return whether a value is of a kind that `read_image` takes."""
+    """Return whether a value is of a kind of image that `read_image` takes."""
     known = (str, Path, bytes, bytearray, memoryview, Image.Image, np.ndarray)
     is_file = hasattr(source, "read") and not isinstance(source, io.TextIOBase)
     return isinstance(source, known) or is_file or is_tensor(source)

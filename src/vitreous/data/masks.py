@@ -1,4 +1,4 @@
-"""Masks of images: the classes that a mask file's values or colours mean (`MaskValues`), and a mask for a model's view.
+"""Masks of images: the classes that a mask file's values or colours mean (`MaskValues`); masks cropped, and drawn.
 
 A file `classes.json` beside the masks names their values, or their colours, and those to ignore:
 
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from PIL import ImageChops
-from PIL.Image import Image, fromarray
+from PIL.Image import Image, Resampling, blend, fromarray
 
 from vitreous.data.image_dataset import ImageDataset
 from vitreous.data.images import ImageError, read_image, read_stored
@@ -231,3 +231,36 @@ def view_mask(mask: Image, preprocess: Preprocess) -> Image:
     """
     steps = replace(preprocess, mean=(0.0,), std=(1.0,), interpolation="nearest")
     return ImageChops.invert(steps.view(ImageChops.invert(mask)))  # black, which `view` adds, is 255 in a negative
+
+
+# --- masks drawn --------------------------------------------------------------------------------------------
+
+
+def class_shares(mask: NDArray[np.uint8], classes: int) -> dict[int, float]:
+    """Return the share of a mask's pixels that each class has, the largest first; classes without any are left out.
+
+    >>> class_shares(np.array([[1, 1, 0, 255]], np.uint8), 3)
+    {1: 0.5, 0: 0.25}
+    """
+    counts = np.bincount(mask.ravel(), minlength=classes)[:classes]
+    return {int(i): float(counts[i] / mask.size) for i in np.argsort(-counts, kind="stable") if counts[i]}
+
+
+def mask_colours(classes: int) -> list[str]:
+    """Return the colours of a mask's 256 values: one for each class, black for the rest."""
+    return ["#" + bytes(colour).hex() for colour in class_colours(classes)] + ["#000000"] * (256 - classes)
+
+
+def palette_image(mask: NDArray[np.uint8], classes: int) -> Image:
+    """Return a mask as a palette image, whose colours are those of its classes."""
+    image = fromarray(mask).copy()
+    image.putpalette(b"".join(bytes.fromhex(colour.removeprefix("#")) for colour in mask_colours(classes)))
+    return image
+
+
+def draw_mask(image: Image, mask: NDArray[np.uint8], classes: int, opacity: float = 0.5) -> Image:
+    """Draw a mask over its image, which may be smaller: its colours where there are classes, the image elsewhere."""
+    small = np.asarray(fromarray(mask).resize(image.size, Resampling.NEAREST))
+    mixed = blend(image.convert("RGB"), palette_image(small, classes).convert("RGB"), opacity)
+    mixed.paste(image, mask=fromarray(np.where(small == IGNORE, np.uint8(255), np.uint8(0))))
+    return mixed

@@ -107,7 +107,7 @@ class Preprocess:
         return self.normalise(self.pixels(image))
 
     def pixels(self, image: ImageLike) -> Tensor:
-        """Return the resized and cropped pixels, before `normalise`: uint8 `[c h w]`."""
+        """Preprocess an image up to `normalise`: the resized and cropped pixels, uint8 `[c h w]`."""
         return self.pixels_of(self.view(image))
 
     def pixels_of(self, view: Image.Image) -> Tensor:
@@ -130,7 +130,7 @@ class Preprocess:
         return (pixels.to(torch.float32) / whole).sub_(mean).div_(std)
 
     def view(self, image: ImageLike) -> Image.Image:
-        """Resize and crop an image, of any kind that `read_image` takes: RGB, or L for a grey model.
+        """Resize and crop an image, of any kind that `read_image` takes, by a `Preprocess`: RGB, or L for a grey model.
 
         >>> Preprocess(size=(4, 6), resize=8, mean=HALF, std=HALF).view(Image.new("L", (9, 20))).size
         (6, 4)
@@ -150,7 +150,7 @@ class Preprocess:
         return image.crop((left, top, left + self.size[1], top + self.size[0]))  # black beyond the edges
 
     def crop_box(self, width: int, height: int) -> tuple[float, float, float, float]:
-        """Return the part of an image of this size that the model sees: left, top, right and bottom, in its pixels.
+        """Return the part of an image of this size that a `Preprocess` keeps: left, top, right, bottom, in its pixels.
 
         >>> Preprocess(size=(4, 4), resize=4, mean=HALF, std=HALF).crop_box(20, 10)
         (5.0, 0.0, 15.0, 10.0)
@@ -163,7 +163,7 @@ class Preprocess:
         return left, top, right, bottom
 
     def view_box(self, width: int, height: int) -> tuple[int, int, int, int]:
-        """Return where that part lies in what the model sees, whose edges may be black: left, top, right and bottom.
+        """Return where the part that a `Preprocess` keeps lies in its result, whose edges may be black: left, top, ….
 
         >>> Preprocess(size=(4, 4), resize=(4, 4), pad=True, mean=HALF, std=HALF).view_box(20, 10)
         (0, 1, 4, 3)
@@ -177,7 +177,7 @@ class Preprocess:
 
     @property
     def squashes(self) -> bool:
-        """Whether the resize distorts an image to the model's proportions, so that nothing of it is cropped for them.
+        """Whether a `Preprocess` distorts an image to the model's proportions, so that nothing is cropped for them.
 
         >>> preprocess = Preprocess(size=(4, 4), resize=5, mean=HALF, std=HALF)
         >>> [preprocess.with_fit(fit).squashes for fit in ("crop", "squash", "pad")]
@@ -186,7 +186,7 @@ class Preprocess:
         return isinstance(self.resize, tuple) and not (self.cover or self.pad)
 
     def _resized(self, height: int, width: int) -> tuple[int, int]:
-        """Return height and width after the resize, before the crop."""
+        """Return height and width after the resize of a `Preprocess`, before its crop."""
         if self.resize is None:
             return height, width
         if isinstance(self.resize, int):  # the longer side is rounded down, as in torchvision
@@ -199,13 +199,13 @@ class Preprocess:
         return self.resize
 
     def _offset(self, length: int, wanted: int) -> int:
-        """Return the start of the crop along one side; negative if the image is too small."""
+        """Return the start of the crop of a `Preprocess` along one side; negative if the image is too small."""
         if length <= wanted:
             return -((wanted - length) // 2)
         return round((length - wanted) / 2) if self.crop_rounding == "even" else (length - wanted) // 2
 
     def describe(self) -> str:
-        """Describe all steps in one line, sizes as height×width."""
+        """Describe all steps of a `Preprocess` in one line, sizes as height×width."""
         steps = []
         if isinstance(self.resize, int):
             steps.append(f"shorter side to {self.resize} ({self.interpolation})")
@@ -223,7 +223,7 @@ class Preprocess:
         return ", ".join(steps)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain lists, numbers and words, for a config.json.
+        """Return a `Preprocess` as plain lists, numbers and words, for a config.json.
 
         >>> preprocess = Preprocess(size=(224, 224), resize=248, mean=HALF, std=HALF)
         >>> Preprocess.from_dict(preprocess.to_dict()) == preprocess
@@ -236,7 +236,7 @@ class Preprocess:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Read the result of `to_dict`; unknown, missing or ill-typed fields raise."""
+        """Read a `Preprocess` from the result of `to_dict`; unknown, missing or ill-typed fields raise."""
         if not isinstance(values, Mapping):
             raise ValueError(f"preprocess has to be a table of fields, got {type(values).__name__}")
         known = [field.name for field in fields(cls)]
@@ -247,7 +247,7 @@ class Preprocess:
         return cls(**values)
 
     def with_size(self, size: int | tuple[int, int]) -> Self:
-        """Return the same steps for another size; the resize is scaled along.
+        """Return the same `Preprocess` for another size; the resize is scaled along.
 
         >>> Preprocess(size=(224, 224), resize=256, mean=HALF, std=HALF).with_size(448).resize
         512
@@ -264,7 +264,7 @@ class Preprocess:
         return replace(self, size=(height, width), resize=resize, cover=cover)
 
     def with_fit(self, fit: Fit | None) -> Self:
-        """Return the same steps with images cropped, squashed or padded to the model's size; None changes nothing.
+        """Return a `Preprocess` that crops, squashes or pads images to the model's size; None changes nothing.
 
         >>> preprocess = Preprocess(size=(4, 4), resize=5, mean=HALF, std=HALF)
         >>> preprocess.with_fit("pad").crop_box(20, 10), preprocess.with_fit("squash").describe()[:21]
@@ -290,12 +290,12 @@ def default_preprocess(config: ViTConfig) -> Preprocess:
 
 
 def is_count(value: object) -> bool:
-    """Return whether a preprocessing field is an integer above 0."""
+    """Return whether a field of a `Preprocess` is an integer above 0."""
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) > 0
 
 
 def pair(name: str, value: Any) -> tuple[int, int]:
-    """Check the height and width in a preprocessing field; raise a `ValueError` that names the field."""
+    """Check a field of a `Preprocess` that is a height and a width; raise a `ValueError` that names the field."""
     if not isinstance(value, (tuple, list)) or len(value) != 2 or not all(is_count(side) for side in value):
         one = " (or one length for the shorter side, or null)" if name == "resize" else ""
         raise ValueError(f"{name} has to be height and width in whole pixels above 0{one}, got {value!r}")
@@ -303,12 +303,12 @@ def pair(name: str, value: Any) -> tuple[int, int]:
 
 
 def square(name: str, size: Any) -> tuple[int, int]:
-    """Check the height and width in a preprocessing field; one number means both."""
+    """Check a field of a `Preprocess` that is a height and a width; one number means both."""
     return (int(size), int(size)) if is_count(size) else pair(name, size)
 
 
 def colours(name: str, values: Any) -> tuple[float, ...]:
-    """Check the numbers of each colour (mean or std) in a preprocessing field; raise a `ValueError` that names it."""
+    """Check a field of a `Preprocess` with a number for each colour, mean or std; a `ValueError` names it."""
     is_list = isinstance(values, (tuple, list)) and 0 < len(values) < 1000
     if not is_list or not all(isinstance(x, Real) and not isinstance(x, bool) and math.isfinite(x) for x in values):
         raise ValueError(f"{name} has to be 3 numbers (red, green, blue), or 1 for grey, got {values!r:.80}")
@@ -316,6 +316,6 @@ def colours(name: str, values: Any) -> tuple[float, ...]:
 
 
 def one_of(name: str, value: object, known: tuple[str, ...]) -> None:
-    """Raise for a preprocessing field whose word is not known."""
+    """Raise for a word in a field of a `Preprocess` that is not known."""
     if value not in known:
         raise ValueError(f"{name} has to be one of {', '.join(known)}, got {value!r}")

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from vitreous.data.dataset_source import DatasetSource, split_parts
 from vitreous.data.datasets import find_source
-from vitreous.data.image_dataset import DatasetSource, ImageDataset, join_datasets, list_some, split_parts
+from vitreous.data.image_dataset import ImageDataset, join_datasets, list_some
 from vitreous.data.sources.class_folder import table_hint
 
 COARSE = 0.01  # the largest step between float32 numbers, as a share of their standard deviation
@@ -127,7 +128,7 @@ def _same_classes(datasets: list[ImageDataset]) -> list[ImageDataset]:
 
 
 def _check_learnable(data: ImageDataset, source: DatasetSource) -> None:
-    """Raise while a dataset is opened for training if it has fewer than two classes, or a folder has an empty one."""
+    """Raise while splits are opened for training if there are fewer than two classes, or a folder has an empty one."""
     seen = set(data.labels)
     if len(seen) < 2 and (source.folder is None or len(data.class_names) < 2):
         only = data.class_names[next(iter(seen))]
@@ -140,7 +141,7 @@ def _check_learnable(data: ImageDataset, source: DatasetSource) -> None:
 
 
 def check_targets(train: ImageDataset) -> None:
-    """Raise for training images with a label that none or all of them have, or with a number of `check_numbers`."""
+    """Raise for a train split with a label that none or all images have, or with a number of `check_numbers`."""
     if train.targets is None:
         return
     if train.task == "regress":
@@ -154,7 +155,7 @@ def check_targets(train: ImageDataset) -> None:
 
 
 def check_numbers(names: Sequence[str], numbers: NDArray[np.float32]) -> None:
-    """Raise for numbers to learn, `[n k]`, that never change, or differ by little more than float32 can hold."""
+    """Raise for a train split's numbers, `[n k]`, that never change, or differ by little more than float32 can hold."""
     for name, column in zip(names, numbers.T.astype(np.float64), strict=True):
         if column.min() == column.max():
             same = f"the number {name!r} is {column[0]:g} for all {len(column):,} images to learn from"

@@ -39,13 +39,13 @@ class Scale:
         return Normalize(self.low, self.high)
 
     def paint(self, values: Floats) -> Bytes:
-        """Turn numbers `[…]` into colours `[… 4]`; grey where there is none."""
+        """Turn numbers `[…]` into colours `[… 4]` by a colour scale; grey where there is none."""
         painted: Bytes = self.colours(self.norm(np.ma.masked_invalid(values)), bytes=True)
         return painted
 
     @property
     def ticks(self) -> dict[float, str]:
-        """Places on the bar and the words there."""
+        """Places on the colour bar and the words there."""
         if self.ends:
             return dict(zip((self.low, self.high), self.ends, strict=True))
         ticks = round_ticks(self.low, self.high)
@@ -55,12 +55,12 @@ class Scale:
 
     @property
     def room(self) -> float:
-        """Inches that the bar with its numbers and label takes to the right of a map."""
+        """Inches that the colour bar with its numbers and label takes to the right of a map."""
         widest = max(text_width(tick, TINY) for tick in self.ticks.values())
         return _GAP + _BAR + _TICK + widest + (0.06 + line_height(SMALL) if self.label else 0)
 
     def bar_beside(self, axes: Axes, height: float | None = None) -> Axes:
-        """Draw the bar to the right of `axes` from their top down: `height` inches, or as tall as they are.
+        """Draw the colour bar to the right of `axes` from their top down: `height` inches, or as tall as they are.
 
         Beside a very tall map a bar of that height would say no more than a short one.
         """

@@ -60,21 +60,21 @@ class Map:
     kind = "map"
 
     def shown(self, keep: Sequence[Axis] = ()) -> Floats:
-        """Select what a figure shows of a map: `[*keep r c]`, or `[*keep r c 3]` for colours."""
+        """Return the values that a result of the kind `Map` shows: `[*keep r c]`, or `[*keep r c 3]` for colours."""
         values = select(self.values, self.axes, self.at, keep, self.prefix)
         tail = (3,) if self.colours else ()
         patches = values if self.colours else values[..., self.prefix :]
         return patches.reshape(*values.shape[: len(keep)], *self.grid, *tail)
 
     def left_out(self, block: int | None = None) -> tuple[int, ...]:
-        """List the patches that a map's colour scale leaves out, in one block or in the one that is shown."""
+        """List the patches that a result of the kind `Map` leaves out of its colours, in one block or the one shown."""
         block = self.at.get("block") if block is None else block
         early = "block" in self.axes and block is not None and block < self.outliers_from
         return () if early else self.outliers
 
     @property
     def query_patch(self) -> tuple[int, int] | None:
-        """Row and column of the query that is shown, where it is a patch."""
+        """Row and column of the query that a result of the kind `Map` shows, where it is a patch."""
         query = self.at.get("query") if "query" in self.axes or "query" in self.at else None
         if query is None or query < self.prefix:
             return None
@@ -109,7 +109,7 @@ class Matrix:
     kind = "matrix"
 
     def shown(self) -> Floats:
-        """Select what a figure shows of a matrix and scale it: `[rows columns]`."""
+        """Return the values that a result of the kind `Matrix` shows, scaled: `[rows columns]`."""
         values = select(self.values, self.axes, self.at)
         return SCALES[self.scale](values)
 
@@ -230,7 +230,7 @@ class Removal:
     kind = "removal"
 
     def sentence(self) -> str:
-        """Write what hiding the strongest patches of the first class does, and whether the map passes its test."""
+        """Write in words a result of the kind `Removal`: what hiding patches does, and whether the map passes."""
         step, number = self.chosen[0], self.number
         of = self if number is None else number
         write = percent if number is None else (lambda value: format_number(value).replace("-", "−"))

@@ -222,7 +222,7 @@ def new_figure(width: float, height: float, title: str = "") -> Iterator[Sheet]:
 
 
 def frame(axes: Axes) -> None:
-    """Draw a thin line around an image or a heat map, without ticks."""
+    """Style an image or a heat map: a thin line around it, without ticks."""
     axes.set_xticks([])
     axes.set_yticks([])
     for spine in axes.spines.values():
@@ -230,7 +230,7 @@ def frame(axes: Axes) -> None:
 
 
 def tidy(axes: Axes) -> None:
-    """Give a chart's axes small muted ticks and a base line."""
+    """Style a chart's axes: small muted ticks and a base line."""
     for side, spine in axes.spines.items():
         spine.set(visible=side == "bottom", color=FAINT, linewidth=0.8)
     axes.tick_params(length=0, labelsize=SMALL, labelcolor=MUTED, pad=4)
@@ -238,7 +238,7 @@ def tidy(axes: Axes) -> None:
 
 
 def caption(axes: Axes, text: str) -> Text:
-    """Write the caption above a figure's panel, flush with its left edge."""
+    """Write the caption above a panel in the style of all figures, flush with its left edge."""
     return axes.annotate(
         text,
         (0, 1),
@@ -253,7 +253,7 @@ def caption(axes: Axes, text: str) -> Text:
 
 
 def outline(axes: Axes, left: float, top: float, width: float, height: float) -> None:
-    """Draw a square that shows on any colour: white on a wider dark line."""
+    """Draw a square in the style of all figures, which shows on any colour: white on a wider dark line."""
     for colour, linewidth in ((INK, 2.2), (PAPER, 1.0)):
         square = Rectangle((left, top), width, height, fill=False, edgecolor=colour, linewidth=linewidth, clip_on=False)
         axes.add_patch(square).set_joinstyle("miter")

@@ -198,3 +198,20 @@ def check_registers(model: ViT) -> None:
 def has_registers(model: nn.Module) -> bool:
     """Return whether a model has test-time registers."""
     return any(isinstance(module, RegisterNeurons) for module in model.modules())
+
+
+def filled(maps: Tensor, patches: tuple[int, ...]) -> Tensor:
+    """Replace artifacts in heat maps, `[m rows columns]`, by the mean of their neighbours that stay.
+
+    >>> filled(torch.tensor([[[9.0, 1.0], [2.0, 3.0]]]), (0,))
+    tensor([[[2., 1.],
+             [2., 3.]]])
+    """
+    if not patches:
+        return maps
+    kept = torch.ones_like(maps[:1])
+    kept.view(-1)[list(patches)] = 0
+    around = maps.new_ones(1, 1, 3, 3)
+    near = torch.conv2d((maps * kept)[:, None], around, padding=1)[:, 0]
+    count = torch.conv2d(kept[:, None], around, padding=1)[:, 0]
+    return torch.where(kept > 0, maps, near / count.clamp_min(1))

@@ -58,7 +58,7 @@ class Internals(Mapping[str, Tensor]):
         return rows
 
     def select(self, value: Tensor) -> Tensor:
-        """Select the requested heads and query rows of `[b h t …]`."""
+        """Select the captured heads and query rows of `[b h t …]`."""
         if self.heads is not None:
             value = value[:, as_slice(self.heads)]
         return value if self.queries is None else value[:, :, as_slice(self.queries)]
@@ -75,11 +75,11 @@ class Internals(Mapping[str, Tensor]):
         return len(self._values)
 
     def stack(self, name: str) -> Tensor:
-        """Stack one internal of every captured layer: `[layers …]`."""
+        """Stack one captured internal of every layer: `[layers …]`."""
         return torch.stack([self[full_name(name, layer)] for layer in self.layers])
 
     def gradient(self, name: str) -> Tensor:
-        """Return the gradient of an internal after `backward`; needs `capture(…, gradients=True)`.
+        """Return the gradient of a captured internal after `backward`; needs `capture(…, gradients=True)`.
 
         For attention it is dA = dO vᵀ, from the gradient of `mixed`: the fused kernel can stay.
         """

@@ -52,7 +52,7 @@ class SparseAutoencoder(nn.Module):
         return strongest(self.match(normalise(tokens)[0]), self.active)
 
     def rebuild(self, activations: Tensor) -> Tensor:
-        """Compute normalised tokens `[… d]` from activations `[… c]`."""
+        """Rebuild normalised tokens `[… d]` from the activations of concepts `[… c]`."""
         return activations @ self.directions + self.centre
 
     def without(self, tokens: Tensor, concept: int, direction: Tensor | None = None) -> Tensor:
@@ -62,7 +62,7 @@ class SparseAutoencoder(nn.Module):
 
     @torch.no_grad()
     def explained(self, tokens: Tensor) -> float:
-        """Compute the share of the variance of normalised tokens `[m d]` that rebuilt tokens have: 1 if all."""
+        """Compute the share of the variance of tokens `[m d]` that is rebuilt from concepts: 1 if all."""
         error, total, seen = 0.0, 0.0, normalise(tokens)[0]
         mean = seen.mean(dim=0)
         for part in seen.split(BATCH):
@@ -72,7 +72,7 @@ class SparseAutoencoder(nn.Module):
 
 
 def normalise(tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Bring each token `[… d]` to mean 0 and variance 1; also return its standard deviation `[… 1]`.
+    """Normalise tokens for concepts `[… d]`: mean 0, variance 1; also return the standard deviation `[… 1]`.
 
     >>> normalise(torch.tensor([[1.0, 3.0]]))
     (tensor([[-1.,  1.]]), tensor([[1.]]))
@@ -82,7 +82,7 @@ def normalise(tokens: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def strongest(values: Tensor, count: int) -> Tensor:
-    """Keep the `count` largest of the last dimension where they are above 0; all others become 0.
+    """Keep the `count` strongest concepts of the last dimension where they are above 0; all others become 0.
 
     >>> strongest(torch.tensor([3.0, -1.0, 2.0, 1.0]), 2), strongest(torch.tensor([3.0, -1.0]), 2)
     (tensor([3., 0., 2., 0.]), tensor([3., 0.]))
@@ -264,5 +264,5 @@ def switched_off(
 
 
 def centred(logits: Tensor) -> Tensor:
-    """Take the mean over the classes off logits `[… classes]`: what all classes share changes no answer."""
+    """Take the mean over the classes off logits `[… classes]`, before concepts are measured: it changes no answer."""
     return logits - logits.mean(dim=-1, keepdim=True)

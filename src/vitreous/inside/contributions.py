@@ -83,7 +83,7 @@ def _fit(
 def _likeliest(
     fixed: Tensor, seen: Tensor, scored: Tensor, prior: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Compute the posterior under the likeliest reach and noise, whatever the fixed effects.
+    """Compute the posterior of contributions under the likeliest reach and noise, whatever the fixed effects.
 
     Its mean `[n]`, its covariance `[n n]`, what it makes of scores `[n m]`, the variance of the noise, and how much
     each score decides about its own fit `[m]`.
@@ -114,7 +114,7 @@ def _likeliest(
 
 
 def _axes(design: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the squared singular values of masks `[m n]` that are not 0, and their right vectors `[n r]`."""
+    """Compute, to fit contributions, squared singular values above 0 of masks `[m n]`, and right vectors `[n r]`."""
     masks, patches = design.shape
     values, vectors = torch.linalg.eigh(design @ design.T if masks < patches else design.T @ design)
     here = values > 1e-12 * values.max()

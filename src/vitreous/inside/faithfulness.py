@@ -90,7 +90,7 @@ def area(curve: Tensor) -> Tensor:
 
 
 def ranks(maps: Tensor) -> Tensor:
-    """Rank each patch of a map by its value, to delete or insert it, `[m rows columns]`: 0 is the highest."""
+    """Rank a map's patches for deletion and insertion curves, `[m rows columns]`: 0 is the highest."""
     order = maps.flatten(1).argsort(dim=1, descending=True, stable=True)
     return order.argsort(dim=1).view(maps.shape)
 
@@ -131,7 +131,7 @@ def reinitialised(model: "ViT | ResNet", seed: int = 0) -> "ViT | ResNet":
 
 
 def rank_correlation(first: Tensor, second: Tensor) -> Tensor:
-    """Compute Spearman's rank correlation of maps: two `[… rows columns]` → `[…]`; 0 if a map is constant.
+    """Compute the rank correlation (Spearman's) of heat maps: two `[… rows columns]` → `[…]`; 0 if a map is constant.
 
     >>> rank_correlation(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[1.0, 20.0, 300.0]]))
     tensor(1.)

@@ -21,7 +21,7 @@ def differentiable(x: Tensor) -> Iterator[Tensor]:
 
 
 def chosen_classes(logits: Tensor, target: Target = None) -> Tensor:
-    """Choose the class to explain for each image: logits `[b classes]` → `[b]`.
+    """Choose the class whose gradient is taken for each image: logits `[b classes]` → `[b]`.
 
     >>> chosen_classes(torch.eye(3)), chosen_classes(torch.eye(3), 1)
     (tensor([0, 1, 2]), tensor([1, 1, 1]))
@@ -38,5 +38,5 @@ def chosen_classes(logits: Tensor, target: Target = None) -> Tensor:
 
 
 def class_score(logits: Tensor, target: Target = None) -> Tensor:
-    """Sum the chosen classes' logits over images: images do not interact, so each gets its own gradient."""
+    """Sum the chosen classes' logits, for their gradients: images do not interact, so each gets its own."""
     return logits.gather(1, chosen_classes(logits, target)[:, None]).sum()

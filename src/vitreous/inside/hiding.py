@@ -77,7 +77,7 @@ class HiddenPatches:
         return torch.cat(parts).float()[back]
 
     def _equal_counts(self, kept: Tensor) -> Iterator[Tensor]:
-        """Split masks into batches that keep equally many patches; the fewer tokens, the more masks at once."""
+        """Split masks of hidden patches into batches that keep equally many; the fewer are kept, the more at once."""
         counts = kept.sum(dim=1).cpu()
         for count in counts.unique().tolist():
             rows = (counts == count).nonzero().flatten()
@@ -108,7 +108,7 @@ class HiddenPatches:
         return self._head([each[seen].view(len(seen), -1, tokens.shape[-1]) for each in read], seen)
 
     def _head(self, read: list[Tensor], seen: Tensor | None) -> Tensor:
-        """Compute logits of the tokens that are left; a dense head reads the mean of those where one was left out."""
+        """Compute logits with patches hidden; a dense head reads the mean of the tokens left where one is not."""
         assert self.vit is not None
         if self.vit.config.dense != "none" and seen is not None and not seen.all():
             read = [filled(each, seen, self.vit.layout.prefix) for each in read]
@@ -126,7 +126,7 @@ class HiddenPatches:
         return hidden_image(self.model, self.x, baseline, self.grid)
 
     def _blocks(self, tokens: Tensor, seen: Tensor | None = None) -> Tensor:
-        """Run the blocks and the head on embedded tokens, all or those `seen`: `[m t d]` → `[m classes]`."""
+        """Run blocks and head on the tokens that are not hidden, all or those `seen`: `[m t d]` → `[m classes]`."""
         assert self.vit is not None
         short = rows_read(self.vit) is not None  # not while hooks are active, which another network would not call
         if short and self._faster is not None:

@@ -36,7 +36,7 @@ class KnockOut:
     heads: Sequence[int] | None = None
 
     def within(self, model: ViT) -> "KnockOut":
-        """Check every index against the model, and convert negative ones, which count from the end."""
+        """Check every index of a `KnockOut` against the model, and convert negative ones, which count from the end."""
         config, tokens = model.config, model.layout.tokens
 
         def checked(indices: Sequence[int] | None, count: int, what: str) -> list[int] | None:
@@ -50,7 +50,7 @@ class KnockOut:
         )
 
     def forbidden(self, heads: int, tokens: int) -> Tensor:
-        """Mark where attention is forbidden: boolean `[h t t]`."""
+        """Mark where a `KnockOut` forbids attention: boolean `[h t t]`."""
         parts = []
         for chosen, count in ((self.heads, heads), (self.queries, tokens), (self.keys, tokens)):
             part = torch.full((count,), chosen is None)

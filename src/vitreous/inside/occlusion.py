@@ -24,7 +24,7 @@ def occlusion(
     baseline: str | Tensor = "mean",
     batch_size: int = 64,
 ) -> Tensor:
-    """Compute the fall of a class's logit without each patch: one image `[1 c H W]` → `[1 rows columns]`.
+    """Compute occlusion: the fall of a class's logit without each patch, one image `[1 c H W]` → `[1 rows columns]`.
 
     `baseline` is what a hidden patch shows, as in `faithfulness.curves`.
 
@@ -53,7 +53,7 @@ def rise(
     seed: int = 0,
     batch_size: int = 64,
 ) -> Tensor:
-    """Compute how much each pixel's presence raises a class's probability: one image `[1 c H W]` → `[1 H W]`.
+    """Compute RISE: how much each pixel's presence under random masks raises a class, `[1 c H W]` → `[1 H W]`.
 
     Masks are random grids of `cells` × `cells`, of which a `share` is kept, enlarged smoothly and shifted at random;
     the image is multiplied by them after preprocessing, as in the paper. Their mean under a constant model is 1.
@@ -100,7 +100,7 @@ def greedy_order(
     baseline: str | Tensor = "blur",
     batch_size: int = 256,
 ) -> Tensor:
-    """Order one image's patches, `[1 c H W]` → `[rows columns]`, highest first.
+    """Order one image's patches by greedy occlusion, the best first: `[1 c H W]` → `[rows columns]`, highest first.
 
     At each of the curve's steps, those patches are taken whose insertion raises the class's probability most, and
     whose deletion lowers it most, each tried alone. For 196 patches and 28 steps that is about 5,700 forward passes.

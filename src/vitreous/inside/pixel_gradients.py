@@ -15,7 +15,7 @@ from vitreous.inside.gradients import Target, chosen_classes, class_score, diffe
 
 
 def gradient_input(model: nn.Module, x: Tensor, target: Target = None) -> Tensor:
-    """Compute the gradient of a class's logit times the input: images `[b c H W]` → `[b c H W]`.
+    """Compute gradient × input, a class's gradient at each pixel times the pixel: images `[b c H W]` → `[b c H W]`.
 
     For a linear model these are the parts that add up to the logit. `to_patches` adds them up over patches.
 
@@ -39,7 +39,7 @@ def smooth_grad(
     seed: int = 0,
     batch_size: int = 32,
 ) -> Tensor:
-    """Compute the mean gradient of a class's logit over noisy copies: images `[b c H W]` → `[b c H W]`.
+    """Compute SmoothGrad, the mean gradient of a class's logit over noisy copies: images `[b c H W]` → `[b c H W]`.
 
     `noise` is the standard deviation as a share of the image's range; every second copy has the noise of the one
     before with the other sign. A heat map is the size of the gradient: `to_patches(smooth_grad(…).abs(), grid)`.
@@ -109,7 +109,7 @@ def integrated_gradients(
 
 
 def _nodes(steps: int, rule: str) -> tuple[Tensor, Tensor]:
-    """Compute the steps of the integral: quadrature nodes on 0 … 1 and their weights, `[steps]` each."""
+    """Compute the steps of integrated gradients: quadrature nodes on 0 … 1 and their weights, `[steps]` each."""
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
     if rule == "midpoint":

@@ -39,7 +39,7 @@ def principal_colours(tokens: Tensor, layout: TokenLayout) -> Tensor:
 
 
 def with_sign(components: Tensor) -> Tensor:
-    """Give principal components `[count d]` a sign: the largest weight of each becomes positive.
+    """Give principal components of token representations `[count d]` a sign: the largest weight becomes positive.
 
     >>> with_sign(torch.tensor([[0.6, -0.8], [0.8, 0.6]]))
     tensor([[-0.6000,  0.8000],
@@ -50,7 +50,7 @@ def with_sign(components: Tensor) -> Tensor:
 
 
 def token_norms(tokens: Tensor, layout: TokenLayout) -> Tensor:
-    """Compute the norm of each patch token: `[… t d]` → `[… rows columns]`.
+    """Represent each patch token by its norm: `[… t d]` → `[… rows columns]`.
 
     A few very long ones are a known artifact (Darcet et al., 2024, "Vision Transformers Need Registers").
 
@@ -63,7 +63,7 @@ def token_norms(tokens: Tensor, layout: TokenLayout) -> Tensor:
 
 @torch.no_grad()
 def patch_similarity(tokens: Tensor, layout: TokenLayout) -> Tensor:
-    """Compute the cosine similarity of every patch token with every other: `[… t d]` → `[… n n]`.
+    """Compare the representations of patches: the cosine of every token with every other, `[… t d]` → `[… n n]`.
 
     >>> patch_similarity(torch.eye(5), TokenLayout(grid=(2, 2)))[0]
     tensor([1., 0., 0., 0.])
@@ -75,7 +75,7 @@ def patch_similarity(tokens: Tensor, layout: TokenLayout) -> Tensor:
 
 @torch.no_grad()
 def layer_similarity(outputs: Tensor | Sequence[Tensor], *, unbiased: bool = True) -> Tensor:
-    """Compute linear CKA between layers (Kornblith et al., 2019): `[l b t d]`, or a list of `[b t d]`, → `[l l]`.
+    """Compare the representations of layers by linear CKA (Kornblith et al., 2019): `[l b t d]` or a list → `[l l]`.
 
     Every token of every image is an example. 1 means equal up to rotation and scale. The default is the unbiased
     estimate (Song et al., 2012; Nguyen et al., 2021), which is near 0 for unrelated layers. The paper's own estimate is

@@ -63,7 +63,7 @@ def road(
 
 
 def impute(x: Tensor, known: Tensor) -> Tensor:
-    """Replace unknown pixels of an image `[1 c H W]` by weighted means of their neighbours: `[k 1 H W]` → `[k c H W]`.
+    """Impute for ROAD unknown pixels of an image `[1 c H W]`, by means of neighbours: `[k 1 H W]` → `[k c H W]`.
 
     >>> ramp = torch.arange(8.0).expand(1, 1, 8, 8)
     >>> known = torch.ones(1, 1, 8, 8, dtype=torch.bool)
@@ -75,7 +75,7 @@ def impute(x: Tensor, known: Tensor) -> Tensor:
 
 
 def _solve(values: Tensor, known: Tensor) -> Tensor:
-    """Solve for imputed pixels on half the resolution first, `[k c H W]` and `[k 1 H W]` → `[k c H W]`."""
+    """Solve for ROAD's imputed pixels on half the resolution first, `[k c H W]` and `[k 1 H W]` → `[k c H W]`."""
     height, width = values.shape[-2:]
     if min(height, width) <= 2:
         guess = values.sum(dim=(-2, -1), keepdim=True) / known.sum(dim=(-2, -1), keepdim=True).clamp_min(1)
@@ -87,12 +87,12 @@ def _solve(values: Tensor, known: Tensor) -> Tensor:
 
 
 def _conjugate_gradients(values: Tensor, unknown: Tensor, guess: Tensor) -> Tensor:
-    """Improve a guess of the imputed pixels; the system is symmetric and positive."""
+    """Improve a guess of ROAD's imputed pixels; the system is symmetric and positive."""
     weights = values.new_tensor([[1, 2, 1], [2, 0, 2], [1, 2, 1]])[None, None] / 12
     total = F.conv2d(torch.ones_like(values[:1, :1]), weights, padding=1)  # less than 1 at the edges
 
     def residual(found: Tensor) -> Tensor:
-        """Sum of the weighted neighbours less the weighted value, at unknown pixels."""
+        """Sum of the weighted neighbours less the weighted value, at pixels that ROAD imputes."""
         around = F.conv2d(found.flatten(0, 1)[:, None], weights, padding=1).view_as(found)
         return (around - total * found) * unknown
 

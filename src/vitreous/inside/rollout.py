@@ -59,7 +59,7 @@ class _Flow:
         return self.residual * identity + (1 - self.residual) * fused
 
     def without_smallest(self, fused: Tensor) -> Tensor:
-        """Zero the smallest entries of attention to patches; entries equal to the smallest kept one are kept."""
+        """Zero the smallest entries of attention before rollout; entries equal to the smallest kept one are kept."""
         prefix = self.layout.prefix if self.layout else 0
         patches = fused[..., prefix:]
         count = int(self.discard * patches[0].numel())
@@ -153,7 +153,7 @@ def rollout_map(
 
 @torch.no_grad()
 def value_norm_rollout(model: nn.Module, x: Tensor) -> Tensor:
-    """Compute each patch's share in what the head reads, by norms: images `[b c H W]` → `[b rows columns]`.
+    """Compute rollout by norms of values, a patch's share in what the head reads: `[b c H W]` → `[b rows columns]`.
 
     >>> from vitreous.models.variants import variant
     >>> from vitreous.models.vit import ViT
@@ -175,7 +175,7 @@ def value_norm_rollout(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def projected(block: TransformerBlock, values: Tensor) -> Tensor:
-    """Compute the vectors whose norms count: each head's part of the output projection, `[b h t k]` → `[b h t d]`."""
+    """Project values for rollout by norms: each head's part of the output projection, `[b h t k]` → `[b h t d]`."""
     heads, k = values.shape[1], values.shape[-1]
     weight = block.attn.proj.weight.unflatten(1, (heads, k))  # [d h k]
     result: Tensor = block.ls1(torch.einsum("b h t k, d h k -> b h t d", values, weight))
@@ -183,7 +183,7 @@ def projected(block: TransformerBlock, values: Tensor) -> Tensor:
 
 
 def value_norms(attention: Tensor, values: Tensor) -> Tensor:
-    """Compute ‖Σ_h A_hij f_hj‖ from attention `[b h t t]` and projected values `[b h t d]`: `[b t t]`.
+    """Compute for rollout by norms ‖Σ_h A_hij f_hj‖, from attention `[b h t t]` and values `[b h t d]`: `[b t t]`.
 
     The square is Σ_hg A_hij A_gij ⟨f_hj, f_gj⟩: the vectors themselves, `[b t t d]`, are never made.
 

@@ -38,11 +38,11 @@ class AttentionPool(nn.Module):
         self.mlp = nn.ModuleDict({"fc1": nn.Linear(width, hidden), "fc2": nn.Linear(hidden, width)})
 
     def reset_parameters(self) -> None:
-        """Draw the probe; its layers are initialised as all others of the model."""
+        """Draw the probe of an attention pool; its layers are initialised as all others of the model."""
         nn.init.trunc_normal_(self.latent, std=self.latent.shape[-1] ** -0.5)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """`mask`, broadcastable to `[b h 1 t]`, is added to the scores, or forbids attention where it is False."""
+        """Pool tokens by attention from the probe; `mask`, broadcastable to `[b h 1 t]`, is added or forbids."""
         b, _, d = x.shape
         split = partial(torch.unflatten, dim=-1, sizes=(self.heads, d // self.heads))
         q = split(self.q(self.latent)).transpose(1, 2).expand(b, -1, -1, -1)  # [b h 1 k]

@@ -40,7 +40,7 @@ class ClassAttentionLayer(nn.Module):
         self.ls1, self.ls2 = (LayerScale(width, config.layer_scale) for _ in range(2))
 
     def forward(self, token: Tensor, x: Tensor, mask: Tensor | None, owner: nn.Module) -> Tensor:
-        """Update the class token `[b 1 d]` from the patches `[b t d]`; hooks see attention as `owner`'s."""
+        """Update CaiT's class token `[b 1 d]` from the patches `[b t d]`; hooks see attention as `owner`'s."""
         both = self.norm1(torch.cat([token, x], dim=1))
         split = partial(torch.unflatten, dim=-1, sizes=(self.heads, x.shape[-1] // self.heads))
         q, k, v = (split(part).transpose(1, 2) for part in (self.q(both[:, :1]), self.k(both), self.v(both)))
@@ -66,11 +66,11 @@ class ClassAttention(nn.Module):
         self.layers = nn.ModuleList(ClassAttentionLayer(config, activation) for _ in range(config.pool_layers))
 
     def reset_parameters(self) -> None:
-        """Draw the class token; the layers are initialised as all others of the model."""
+        """Draw CaiT's class token; the layers are initialised as all others of the model."""
         nn.init.trunc_normal_(self.cls_token, std=0.02)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """`mask`, broadcastable to `[b h 1 t]`, is added to the scores, or forbids attention where it is False."""
+        """Pool tokens by CaiT's class attention; `mask`, broadcastable to `[b h 1 t]`, is added or forbids."""
         token = self.cls_token.expand(x.shape[0], -1, -1)
         if mask is not None:  # the class token sees itself
             mask = F.pad(mask, (self.own, 0), value=mask.dtype == torch.bool)
@@ -88,7 +88,7 @@ class HeadMixing(nn.Module):
         self.bias = nn.Parameter(torch.zeros(heads))
 
     def reset_parameters(self) -> None:
-        """Start with heads that do not talk: the identity."""
+        """Start CaiT's talking heads with the identity: heads that do not talk."""
         nn.init.eye_(self.weight)
         nn.init.zeros_(self.bias)
 
@@ -104,7 +104,7 @@ class TalkingHeads(nn.Module):
         self.proj_l, self.proj_w = HeadMixing(heads), HeadMixing(heads)
 
     def forward(self, owner: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
-        """Compute attention of queries, keys and values `[b h t k]` → `[b h t k]`; hooks see it as `owner`'s."""
+        """Compute attention with CaiT's talking heads: `[b h t k]` each → `[b h t k]`; hooks see it as `owner`'s."""
         scores = hook(owner, "scores", masked(self.proj_l(scaled(q) @ k.transpose(-2, -1)), mask))
         attention: Tensor = self.proj_w(scores.softmax(dim=-1))
         if mask is not None or hooks_active():  # proj_w's bias must not bring back attention that is forbidden

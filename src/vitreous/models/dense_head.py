@@ -79,13 +79,13 @@ class DenseHead(nn.Module):
         return self.upsample(x, size)
 
     def upsample(self, x: Tensor, size: tuple[int, int]) -> Tensor:
-        """Resize logits `[b classes rows columns]` to the image's size; the edge is repeated where no patch lies."""
+        """Resize a dense head's logits `[b classes rows columns]` to the image; edges are repeated beyond patches."""
         height, width = covered = tuple(side // patch * patch for side, patch in zip(size, self.patch, strict=True))
         x = F.interpolate(x, size=covered, mode="bilinear", align_corners=False)
         return F.pad(x, (0, size[1] - width, 0, size[0] - height), mode="replicate") if self.partial else x
 
     def decode(self, read: Sequence[Tensor]) -> Tensor:
-        """Fuse normalised tokens and refine them: m times `[b rows columns d]` → `[b 4·rows 4·columns w/2]`."""
+        """Fuse a dense head's normalised tokens and refine them: `[b rows columns d]`s → `[b 4·rows 4·columns w/2]`."""
         x = torch.stack([project(y) for project, y in zip(self.projections, read, strict=True)]).sum(dim=0)
         x = x.permute(0, 3, 1, 2)
         for stage, (convolve, norm) in enumerate(zip(self.convolutions, self.group_norms, strict=True)):
@@ -114,14 +114,14 @@ class RegionHead(nn.Module):
 
     @property
     def mask(self) -> Tensor:
-        """The pixels that are read: True in a boolean `[H W]`."""
+        """The pixels at which a dense head is read: True in a boolean `[H W]`."""
         mask = torch.zeros(self.size, dtype=torch.bool, device=self.pixels.device)
         mask.view(-1)[self.pixels] = True
         return mask
 
     @property
     def weight(self) -> Tensor:
-        """The weight of the last layer, as other heads have it."""
+        """The weight of a dense head's last layer, as other heads have it."""
         return self.head.weight
 
     def forward(self, tokens: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
@@ -129,7 +129,7 @@ class RegionHead(nn.Module):
         return logits.flatten(2)[..., self.pixels].mean(dim=-1)
 
     def patch_shares(self, grid: tuple[int, int]) -> Tensor:
-        """Compute the weight of each patch in the pixels by bilinear upsampling: `[rows columns]`, which sum to 1."""
+        """Compute each patch's weight in a dense head's pixels, by bilinear upsampling: `[rows columns]`, sum 1."""
         with torch.inference_mode(False), torch.enable_grad():
             patches = torch.zeros(1, 1, *grid, device=self.pixels.device, requires_grad=True)
             upsampled = self.head.upsample(patches, self.size).flatten()[self.pixels].mean()

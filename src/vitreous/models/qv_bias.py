@@ -23,5 +23,5 @@ class QVLinear(nn.Linear):
 
     @property
     def bias(self) -> Tensor:  # type: ignore[override]  # read as nn.Linear's, and computed
-        """The biases of queries, keys and values: `[3d]`."""
+        """The biases of queries, keys and values of a `QVLinear`: `[3d]`, zero for keys."""
         return torch.cat([self.q_bias, torch.zeros_like(self.q_bias), self.v_bias])

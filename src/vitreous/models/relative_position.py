@@ -19,7 +19,7 @@ from vitreous.models.hooks import masked
 
 
 def spread(values: Tensor) -> Tensor:
-    """Look up the bias of each pair of patches: of each offset, `[h 2r-1 2c-1]`, → `[h n n]`.
+    """Look up the relative position bias of each pair of patches: of each offset, `[h 2r-1 2c-1]`, → `[h n n]`.
 
     >>> spread(torch.tensor([[[-1, 0, 1]]]))  # one row of two patches: column of the query minus column of the key
     tensor([[[ 0, -1],

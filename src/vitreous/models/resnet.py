@@ -57,23 +57,23 @@ class ResNetConfig:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width of an image."""
+        """Height and width of a ResNet's image."""
         return (self.image_size, self.image_size) if isinstance(self.image_size, int) else self.image_size
 
     @property
     def stride(self) -> int:
-        """Pixels between two positions of the last feature map."""
+        """Pixels between two positions of a ResNet's last feature map."""
         stride: int = (32 if self.stem == "imagenet" else 8) >> DEPTHS[self.depth][1].count(0)
         return stride
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Rows and columns of the last feature map."""
+        """Rows and columns of a ResNet's last feature map."""
         return -(-self.size[0] // self.stride), -(-self.size[1] // self.stride)
 
     @property
     def feature_width(self) -> int:
-        """Length of the pooled features."""
+        """Length of a ResNet's pooled features."""
         block, layers = DEPTHS[self.depth]
         count: int = self.width * 2 ** (3 - layers.count(0)) * block.expansion
         return count
@@ -116,17 +116,17 @@ class ResNet(TorchvisionResNet):  # type: ignore[misc]  # torchvision has no typ
         return logits
 
     def features(self, x: Tensor) -> Tensor:
-        """Compute pooled features, without the head: `[b 3 H W]` → `[b feature_width]`."""
+        """Compute a ResNet's pooled features, without the head: `[b 3 H W]` → `[b feature_width]`."""
         return torch.flatten(self.avgpool(self.feature_map(x)), 1)
 
     def feature_map(self, x: Tensor) -> Tensor:
-        """Compute the last feature map, before it is pooled: `[b 3 H W]` → `[b feature_width rows columns]`."""
+        """Compute a ResNet's last feature map, before it is pooled: `[b 3 H W]` → `[b feature_width rows columns]`."""
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         features: Tensor = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         return features
 
     def reset_classifier(self, classes: int) -> None:
-        """Replace the head by a new linear one: `classes` outputs, or none for 0."""
+        """Replace a ResNet's head by a new linear one: `classes` outputs, or none for 0."""
         self.config = replace(self.config, classes=classes)
         self.fc = nn.Linear(self.config.feature_width, classes) if classes else nn.Identity()
         self.fc.to(next(self.parameters()))

@@ -43,7 +43,7 @@ class RotaryPositions(nn.Module):
         self.register_buffer("rotation", None if angles is None else self.sines(angles), persistent=False)
 
     def reset_parameters(self) -> None:
-        """Draw the learned rates: a random direction for each block and head, as their authors do."""
+        """Draw the learned rates of rotary positions: a random direction for each block and head, as the authors do."""
         if self.freqs is None:
             return
         quarter = self.freqs.shape[-1] // 2
@@ -54,7 +54,7 @@ class RotaryPositions(nn.Module):
             self.freqs.copy_(torch.stack([turns.cos(), turns.sin()]) * torch.cat([rates, rates]))
 
     def coordinates(self, grid: Grid) -> list[Tensor]:
-        """Row and column of each patch, `[n]` each; in the order in which the model's channels take them."""
+        """Row and column of each patch for rotary positions, `[n]` each, in the order in which channels take them."""
         config = self.config
         device = None if self.freqs is None else self.freqs.device
         axes = [torch.arange(side, device=device, dtype=torch.float32) + config.rope_offset for side in grid]
@@ -66,21 +66,21 @@ class RotaryPositions(nn.Module):
         return [columns, rows] if config.rope_order == "xy" else [rows, columns]
 
     def fixed_angles(self, grid: Grid) -> Tensor:
-        """The angle of each pair of channels: `[n k/2]`, one half for each coordinate."""
+        """The angle by which rotary positions turn each pair of channels: `[n k/2]`, one half for each coordinate."""
         quarter = self.config.width // self.config.heads // 4
         periods = self.config.rope_temperature ** (torch.arange(quarter, dtype=torch.float32) / quarter)
         rates = 2 * math.pi / periods if self.config.rope == "dinov3" else 1 / periods
         return torch.cat([axis[:, None] * rates for axis in self.coordinates(grid)], dim=-1)
 
     def learned_angles(self, grid: Grid, layer: int) -> Tensor:
-        """The angle of each pair of channels in each head of a block: `[h n k/2]`."""
+        """The angle by which rotary positions turn each pair of channels in each head of a block: `[h n k/2]`."""
         assert self.freqs is not None
         first, second = (axis[:, None] for axis in self.coordinates(grid))  # [n 1]
         rates = self.freqs[:, layer, :, None].float()  # [2 h 1 k/2]
         return first * rates[0] + second * rates[1]
 
     def sines(self, angles: Tensor) -> Tensor:
-        """Sine and cosine for each channel: `[… n k/2]` → `[2 … n k]`."""
+        """Sine and cosine of rotary positions for each channel: `[… n k/2]` → `[2 … n k]`."""
         angles = torch.cat([angles, angles], dim=-1) if self.halves else angles.repeat_interleave(2, dim=-1)
         return torch.stack([angles.sin(), angles.cos()])
 
@@ -109,7 +109,7 @@ class RotaryPositions(nn.Module):
         return torch.cat([x[:, :, : self.prefix], rotated.to(x.dtype)], dim=2)
 
     def quarter_turn(self, x: Tensor) -> Tensor:
-        """Rotate each pair of channels by 90 degrees: (a, b) → (-b, a)."""
+        """Rotate each pair of channels by 90 degrees, for rotary positions: (a, b) → (-b, a)."""
         if self.halves:
             a, b = x.chunk(2, dim=-1)
             return torch.cat([-b, a], dim=-1)

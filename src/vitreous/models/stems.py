@@ -52,7 +52,7 @@ class StandardizedConv(nn.Conv2d):
         return F.conv2d(x, self.standardized(), stride=self.stride)
 
     def standardized(self) -> Tensor:
-        """Return the filters that are applied: `[out in height width]`."""
+        """Return the filters that a stem's convolution applies: `[out in height width]`."""
         filters = self.weight.reshape(1, self.out_channels, -1)
         return F.batch_norm(filters, None, None, training=True, eps=1e-8).reshape_as(self.weight)  # each by itself
 
@@ -101,11 +101,11 @@ class HybridStem(nn.Module):
 
     @property
     def filters(self) -> Tensor:
-        """The filters of the first convolution: `[64 c 7 7]`."""
+        """The filters of the hybrid stem's first convolution: `[64 c 7 7]`."""
         return self._first()[0].standardized()
 
     def _first(self) -> tuple[StandardizedConv, nn.Module]:
-        """Return the first convolution and its norm."""
+        """Return the hybrid stem's first convolution and its norm."""
         held = self if self.stages is None else self.stem
         conv, norm = held.get_submodule("conv"), held.get_submodule("norm")
         assert isinstance(conv, StandardizedConv)
@@ -130,7 +130,7 @@ class ConvStem(nn.ModuleList):
 
     @property
     def filters(self) -> Tensor:
-        """The filters of the first convolution: `[width/4 c 4 4]`."""
+        """The filters of the convolutional stem's first convolution: `[width/4 c 4 4]`."""
         return next(self.parameters())
 
     def forward(self, x: Tensor) -> Tensor:
@@ -140,7 +140,7 @@ class ConvStem(nn.ModuleList):
 
 
 def build_stem(config: "ViTConfig") -> HybridStem | ConvStem | None:
-    """Build the network that a model has before its patch embedding, if it has one."""
+    """Build the stem, the network that a model has before its patch embedding, if it has one."""
     if config.stem == "mobileclip":
         return ConvStem(config.channels, config.width)
     return None if config.stem == "none" else HybridStem(config.stem, config.channels)

@@ -25,7 +25,7 @@ Rows = list[tuple[str, str]]
 
 
 def describe(model: Model) -> str:
-    """Describe a model's shape in one line.
+    """Summarise a model's shape in one line.
 
     >>> from vitreous.models.variants import variant
     >>> describe(ViT(variant("vit_tiny_patch16_224")))

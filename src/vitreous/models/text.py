@@ -68,7 +68,7 @@ class TextConfig:
 
     @property
     def block(self) -> ViTConfig:
-        """The fields of a block, as `vit.TransformerBlock` takes them."""
+        """The fields of a text tower's block, as `vit.TransformerBlock` takes them."""
         shared = ("width", "depth", "heads", "mlp_width", "activation", "norm_eps")
         return ViTConfig(**{name: getattr(self, name) for name in shared})
 
@@ -97,11 +97,11 @@ class TextTower(nn.Module):
         self.logit_bias: nn.Parameter | None = None  # SigLIP adds one, see `add_bias`
 
     def add_bias(self) -> None:
-        """Give the logits a bias; then each sentence is true or false by itself (SigLIP)."""
+        """Give a text tower's logits a bias; then each sentence is true or false by itself (SigLIP)."""
         self.logit_bias = nn.Parameter(torch.zeros_like(self.logit_scale))
 
     def forward_features(self, tokens: Tensor) -> Tensor:
-        """Turn tokens into the last block's normalised tokens: `[b t]` → `[b t d]`."""
+        """Turn the tokens of texts into the last block's normalised tokens: `[b t]` → `[b t d]`."""
         t = tokens.shape[1]
         x = self.token_embed(tokens) + self.pos_embed[:, :t]  # [b t d]
         mask = torch.ones(t, t, dtype=torch.bool, device=x.device).tril() if self.config.causal else None
@@ -110,7 +110,7 @@ class TextTower(nn.Module):
         return self.norm(x)  # type: ignore[no-any-return]
 
     def pool(self, x: Tensor, tokens: Tensor) -> Tensor:
-        """Take the token that is read: `[b t d]` → `[b d]`."""
+        """Take the token of a text that is read: `[b t d]` → `[b d]`."""
         if self.config.pool == "last":
             return x[:, -1]
         ends = tokens if self.config.pool == "largest" else (tokens == self.config.end_token).int()
@@ -135,7 +135,7 @@ class SentenceHead(nn.Module):
         self.register_buffer("bias", bias)
 
     def cosines(self, x: Tensor) -> Tensor:
-        """Compare features with the sentences: `[… d]` → `[… s]`."""
+        """Compare image features with the texts of a sentence head: `[… d]` → `[… s]`."""
         return F.normalize(self.projection(x), dim=-1) @ self.sentences.T
 
     def forward(self, x: Tensor) -> Tensor:

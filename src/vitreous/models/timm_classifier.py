@@ -80,40 +80,40 @@ class TimmClassifier(nn.Module):
         return logits
 
     def features(self, x: Tensor) -> Tensor:
-        """Compute pooled features, without the head: `[b c H W]` → `[b d]`."""
+        """Compute a timm classifier's pooled features, without the head: `[b c H W]` → `[b d]`."""
         features: Tensor = self.network.forward_head(self.network.forward_features(x), pre_logits=True)
         return features.flatten(1)
 
     def feature_map(self, x: Tensor) -> Tensor | None:
-        """Compute the last feature map `[b d rows columns]`; None for a network that has tokens instead."""
+        """Compute a timm classifier's last feature map `[b d rows columns]`; None for a network that has tokens."""
         found: Tensor = self.network.forward_features(x)
         if found.dim() != 4:
             return None
         return found.permute(0, 3, 1, 2) if getattr(self.network, "output_fmt", "NCHW") == "NHWC" else found
 
     def read_map(self, features: Tensor) -> Tensor:
-        """Compute logits from what `feature_map` returns: `[b d rows columns]` → `[b classes]`."""
+        """Compute a timm classifier's logits from what `feature_map` returns: `[b d rows columns]` → `[b classes]`."""
         last = getattr(self.network, "output_fmt", "NCHW") == "NHWC"
         logits: Tensor = self.network.forward_head(features.permute(0, 2, 3, 1) if last else features)
         return logits
 
     @torch.no_grad()
     def grid(self) -> tuple[int, int] | None:
-        """Return rows and columns of the last feature map; None for a network that has tokens instead."""
+        """Return rows and columns of a timm classifier's last feature map; None for a network that has tokens."""
         like, training = next(self.parameters()), self.training
         found = self.eval().feature_map(torch.zeros(1, self.config.channels, *self.config.size).to(like))
         self.train(training)
         return None if found is None else (found.shape[2], found.shape[3])
 
     def reset_classifier(self, classes: int) -> None:
-        """Replace the head by a new one of timm's own kind, drawn anew."""
+        """Replace a timm classifier's head by a new one of timm's own kind, drawn anew."""
         like = next(self.parameters())
         self.network.reset_classifier(classes)
         self.network.to(like)
         self.config = replace(self.config, classes=classes)
 
     def head_names(self) -> list[str]:
-        """List the names of the parameters of the head."""
+        """List the names of the parameters of a timm classifier's head."""
         head = self.network.get_classifier()
         parts = head if isinstance(head, tuple | list) else [head]
         held = {id(parameter) for part in parts for parameter in part.parameters()}
@@ -123,11 +123,11 @@ class TimmClassifier(nn.Module):
         return names
 
     def has_batch_norm(self) -> bool:
-        """Return whether the network has batch norms, as ResNets have."""
+        """Return whether a timm classifier has batch norms, as ResNets have."""
         return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.modules())
 
     def first_filters(self) -> Tensor | None:
-        """Return the weights of the first convolution on the image, `[d c p q]`; None if there is none."""
+        """Return a timm classifier's weights of the first convolution, `[d c p q]`; None if there is none."""
         convolutions = (module for module in self.modules() if isinstance(module, nn.Conv2d))
         return next((each.weight for each in convolutions if each.in_channels == self.config.channels), None)
 
@@ -156,7 +156,7 @@ def split_timm(name: str) -> tuple[str, str] | None:
 
 
 def flops_by_torch(model: nn.Module, image: Tensor) -> int:
-    """Count the floating-point operations of a forward pass of any network, by torch's own counter."""
+    """Count the floating-point operations of a timm classifier's forward pass, by torch's own counter."""
     from torch.utils.flop_counter import FlopCounterMode  # it imports torch's compiler
 
     counter, training = FlopCounterMode(display=False), model.training

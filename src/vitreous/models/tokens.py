@@ -27,7 +27,7 @@ class TokenLayout:
 
     @property
     def prefix(self) -> int:
-        """Number of tokens before the first patch."""
+        """Number of a ViT's tokens before the first patch."""
         return self.class_token + self.distillation_token + self.registers
 
     @property
@@ -60,7 +60,7 @@ class TokenLayout:
         return None if index < self.prefix else divmod(index - self.prefix, self.grid[1])
 
     def name(self, index: int) -> str:
-        """Name of a token in tables and captions."""
+        """Name of a ViT's token in tables and captions."""
         if (position := self.patch(index)) is not None:
             return f"patch ({position[0]}, {position[1]})"
         if index == self.class_index:

@@ -322,7 +322,7 @@ class ViT(nn.Module):
         return [*read, hook(self, "tokens", self.norm(x))]
 
     def pool(self, tokens: Tensor) -> Tensor:
-        """Pool the tokens that the head reads: `[b t d]` → `[b d]`, or `[b 2d]` for "token+mean"."""
+        """Pool a ViT's tokens that the head reads: `[b t d]` → `[b d]`, or `[b 2d]` for "token+mean"."""
         parts = []
         if self.attn_pool is not None:
             parts.append(self.attn_pool(tokens if self.config.pool_prefix else tokens[:, self.layout.prefix :]))
@@ -349,13 +349,13 @@ class ViT(nn.Module):
         return hook(self, "logits", self.forward_head(*self.run_blocks(self.embed(x), mask)))
 
     def features(self, x: Tensor) -> Tensor:
-        """Turn images into pooled features, without the head: `[b feature_width]`."""
+        """Turn images into a ViT's pooled features, without the head: `[b feature_width]`."""
         return self.pool(self.forward_features(x))
 
     def get_intermediate_layers(
         self, x: Tensor, n: int | list[int] = 1, *, reshape: bool = False, norm: bool = False
     ) -> list[Tensor]:
-        """Return the tokens after chosen blocks: the last `n`, or those numbered in a list. Each `[b t d]`.
+        """Return a ViT's tokens after chosen blocks: the last `n`, or those numbered in a list. Each `[b t d]`.
 
         With `reshape` the patches alone, laid out as `[b d rows columns]`; with `norm` after the final layer norm.
         """
@@ -371,7 +371,7 @@ class ViT(nn.Module):
     def reset_classifier(
         self, classes: int, pool: Literal["token", "mean", "token+mean", "attention"] | None = None
     ) -> None:
-        """Replace the head by a new linear one with zero weights: `classes` outputs, or none for 0.
+        """Replace a ViT's head by a new linear one with zero weights: `classes` outputs, or none for 0.
 
         A `pool` other than the model's replaces that too; by attention, its weights are drawn.
         """
@@ -394,20 +394,20 @@ class ViT(nn.Module):
     def reset_dense(
         self, classes: int, kind: Literal["linear", "decoder"] = "linear", blocks: Sequence[int] | None = None
     ) -> None:
-        """Replace the head by a new dense one that reads `blocks`, by default four spread evenly up to the last."""
+        """Replace a ViT's head by a new dense one that reads `blocks`, by default four spread evenly up to the last."""
         changes: dict[str, Any] = {"representation_size": 0, "head_norm": False, "distillation_head": False}
         read = spread_blocks(self.config.depth) if blocks is None else tuple(blocks)
         config = replace(self.config, classes=classes, head_bias=True, dense=kind, dense_blocks=read, **changes)
         self.head, self.head_dist, self.config = self._drawn(DenseHead(config)), None, config
 
     def _drawn(self, part: Any) -> Any:
-        """Initialise a new part of the network, and move it to the others' device and type."""
+        """Initialise a new part of a ViT, and move it to the others' device and type."""
         self.reset_parameters(part)
         return part.to(next(self.parameters()))
 
     @classmethod
     def from_pretrained(cls, name: str, **options: Any) -> Self:
-        """Load weights by name or path, as `vitreous.load` does."""
+        """Load a ViT's weights by name or path, as `vitreous.load` does."""
         from vitreous.weights.load import load  # not at the top: this file needs torch alone
 
         model = load(name, **options)
@@ -416,7 +416,7 @@ class ViT(nn.Module):
         return model
 
     def save_pretrained(self, folder: str) -> None:
-        """Write `config.json` and `model.safetensors`, which `from_pretrained` reads back."""
+        """Write a ViT's `config.json` and `model.safetensors`, which `from_pretrained` reads back."""
         from vitreous.weights.save import save
 
         save(self, folder)

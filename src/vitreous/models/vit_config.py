@@ -180,7 +180,7 @@ class ViTConfig:
         self._check_dense()
 
     def _check_type(self, name: str, kind: type, choices: tuple[str, ...]) -> None:
-        """Check the type and range of a field: a config may come from a file."""
+        """Check the type and range of a field of a `ViTConfig`, which may come from a file."""
         value = getattr(self, name)
         if kind is tuple and isinstance(value, list):
             value = tuple(value)  # a file has lists
@@ -196,7 +196,7 @@ class ViTConfig:
             object.__setattr__(self, name, float(value))  # a file may say 1 for 1.0
 
     def _check_dense(self) -> None:
-        """Check what a dense head reads, and that nothing contradicts it."""
+        """Check what a dense head reads in a `ViTConfig`, and that nothing contradicts it."""
         numbers = self.dense_blocks
         if (self.dense == "none") == bool(numbers):
             raise ValueError(f"dense and dense_blocks belong together, got dense={self.dense!r} and blocks {numbers}")
@@ -212,7 +212,7 @@ class ViTConfig:
                 raise ValueError(f"dense={self.dense!r} needs {name}={value}, got {getattr(self, name)}")
 
     def _check_numbers(self) -> None:
-        """Check the numbers of a config: ranges, and what must divide what."""
+        """Check the numbers of a `ViTConfig`: ranges, and what must divide what."""
         for name in ("channels", "width", "depth", "heads", "mlp_width"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -249,22 +249,22 @@ class ViTConfig:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width of an image."""
+        """Height and width of an image by a `ViTConfig`."""
         return self.image_size  # type: ignore[return-value]  # a pair since __post_init__
 
     @property
     def patch(self) -> tuple[int, int]:
-        """Height and width of a patch."""
+        """Height and width of a patch by a `ViTConfig`."""
         return self.patch_size  # type: ignore[return-value]  # a pair since __post_init__
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Rows and columns of patches."""
+        """Rows and columns of patches by a `ViTConfig`."""
         return self.size[0] // self.patch[0], self.size[1] // self.patch[1]
 
     @property
     def stem_stride(self) -> int:
-        """Pixels between two positions of the stem's feature map; 1 without a stem."""
+        """Pixels between two positions of the stem's feature map by a `ViTConfig`; 1 without a stem."""
         if self.stem in ("none", "mobileclip"):
             return 1 if self.stem == "none" else math.prod(STRIDES)
         return 4 << max(len(STEMS[self.stem]) - 1, 0)  # each stage after the first halves the sides
@@ -275,26 +275,26 @@ class ViTConfig:
 
     @property
     def positions(self) -> int:
-        """Rows of the position embedding."""
+        """Rows of the position embedding by a `ViTConfig`."""
         return self.layout.tokens if self.prefix_positions else self.layout.patches
 
     @property
     def plain(self) -> bool:
-        """Whether blocks compute the paper's equations, which the fused forward passes of `speed/` are written for."""
+        """Whether by its `ViTConfig` blocks compute the paper's equations, which `speed/` has fused passes for."""
         moved = self.post_norm or self.residual_norm
         return self.relative_position == "none" and not moved and not self.talking_heads
 
     @property
     def last_read(self) -> int:
-        """Number of the last block whose tokens reach the head: a dense head need not read the last."""
+        """Number of the last block that is read by a `ViTConfig`: a dense head need not read the last."""
         return self.dense_blocks[-1] if self.dense_blocks else self.depth - 1
 
     @property
     def pools_by_attention(self) -> bool:
-        """Whether the head reads what an attention after the last block makes of the tokens."""
+        """Whether by its `ViTConfig` the head reads what an attention after the last block makes of the tokens."""
         return self.pool in ("attention", "class-attention")
 
     @property
     def feature_width(self) -> int:
-        """Length of the pooled features."""
+        """Length of the pooled features by a `ViTConfig`."""
         return 2 * self.width if self.pool == "token+mean" else self.width

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL.Image import Image
 from torch import Tensor
 
-from vitreous.data.masks import class_colours
+from vitreous.data.masks import class_colours, draw_mask
 from vitreous.figures.maps import draw_overlay
 from vitreous.inside.grad_cam import grad_cam
 from vitreous.inside.pixel_gradients import gradient_input, to_patches
@@ -25,11 +25,10 @@ from vitreous.inside.relevance import relevance
 from vitreous.models.resnet import ResNet
 from vitreous.models.timm_classifier import TimmClassifier
 from vitreous.models.vit import ViT
-from vitreous.pages.render import Line, figure_image, line_chart, render, scripted_page
+from vitreous.pages.render import Line, data_uri, figure_image, line_chart, render, scripted_page
 from vitreous.pages.run import config_docs, spell
-from vitreous.pages.run_outputs import data_uri
 from vitreous.predict.scores import SCORES
-from vitreous.predict.segmentation import draw_mask, full_mask
+from vitreous.predict.segmentation import full_mask
 from vitreous.runtime.files import short_name, write_atomic
 from vitreous.runtime.wording import FIGURES
 from vitreous.views.inspection import Inspection
@@ -56,7 +55,7 @@ AXES: dict[Literal["epochs", "seconds"], str] = {"epochs": "epoch", "seconds": "
 def write_comparison_page(
     folder: Path, datasets: Sequence["ComparedDataset"], *, title: str = "", command: str = ""
 ) -> Path:
-    """Write `comparison.html`; `command` repeats the study."""
+    """Write the comparison's page, `comparison.html`; `command` repeats the study."""
     run = [dataset for dataset in datasets if not dataset.missing]
     if not title:
         *names, last = (row["name"] for row in run[0].table["rows"])
@@ -111,22 +110,22 @@ class ComparedDataset:
 
     @property
     def task(self) -> str:
-        """What was learned: classify, multilabel, regress or segment."""
+        """What was learned, on the comparison's page: classify, multilabel, regress or segment."""
         return str(self.table.get("task", "classify"))
 
     @property
     def score(self) -> str:
-        """What the models are compared by, as the table names it."""
+        """What the models on the comparison's page are compared by, as the table names it."""
         return "accuracy" if self.task == "classify" else FIGURES[SCORES[self.task].main][0]
 
     @property
     def score_title(self) -> str:
-        """The same at the beginning of a sentence."""
+        """What the models on the comparison's page are compared by, at the beginning of a sentence."""
         return _capital(SCORES[self.task].title)
 
     @property
     def in_points(self) -> bool:
-        """Whether the score is a share, whose differences are points."""
+        """Whether the score on the comparison's page is a share, whose differences are points."""
         return self.task in ("classify", "segment")
 
     @property
@@ -134,7 +133,7 @@ class ComparedDataset:
         return str(self.table.get("missing", ""))
 
     def sentences(self) -> list[str]:
-        """Write the verdicts with a capital, unless they begin with a model's name."""
+        """Write the verdicts on the comparison's page with a capital, unless they begin with a model's name."""
         names = tuple(row["name"] for row in self.table["rows"])
         return [line if line.startswith(names) else _capital(line) for line in self.verdicts]
 
@@ -142,7 +141,7 @@ class ComparedDataset:
         return sorted({device for row in self.table["rows"] for device in row["devices"]})
 
     def best(self) -> int | None:
-        """Return the index of the model that wins every verdict of a comparison; None if there is none."""
+        """Return the model that wins every verdict, for the comparison's page: its index; None if there is none."""
         for number, row in enumerate(self.table["rows"]):
             own = [pair for pair in self.table["pairs"] if row["model"] in (pair["one"], pair["other"])]
             if own and all(pair["verdict"] == row["model"] for pair in own):
@@ -150,7 +149,7 @@ class ComparedDataset:
         return None
 
     def charts(self) -> dict[str, Markup]:
-        """Draw the score over epochs and over seconds; nothing if a run was evaluated only once."""
+        """Draw the comparison page's score over epochs and over seconds; nothing if a run was evaluated only once."""
         names = {row["model"]: row["name"] for row in self.table["rows"]}
         curves = {names[label]: curve for label, curve in self.table["curves"].items()}
         if any(len(curve["epochs"]) < 2 for curve in curves.values()):
@@ -175,7 +174,7 @@ class ComparedDataset:
             yield self._draw_pair(pair, models) | {"evidence": _capital(evidence)}
 
     def _draw_pair(self, pair: Mapping[str, Any], models: Mapping[str, Model]) -> dict[str, Any]:
-        """Draw two models of a comparison against each other: gaps by class, and images of disagreement."""
+        """Draw two models against each other on the comparison's page: gaps by class, images of disagreement."""
         rows, classes = {row["model"]: row for row in self.table["rows"]}, self.table["classes"]
         figure = next(key for key in classes if key != "names")
         one, other = (classes[figure][pair[side]] for side in OPPOSITE)
@@ -197,14 +196,14 @@ class ComparedDataset:
         return {"one": one, "many": one + ("es" if one == "class" else "s"), "figure": FIGURES[figure][0]}
 
     def swatches(self) -> list[tuple[str, str]]:
-        """List the classes of a comparison's masks with their colours."""
+        """List the classes of masks with their colours for the comparison's page."""
         names = self.table["classes"]["names"] if self.mask is not None else []
         return [(name, "#" + bytes(c).hex()) for name, c in zip(names, class_colours(len(names)), strict=True)]
 
     def _task_strip(
         self, side: str, pair: Mapping[str, Any], models: Mapping[str, Model], names: Mapping[str, str]
     ) -> dict[str, Any]:
-        """Draw images that one model answers better than the other, each with its target and both answers."""
+        """Draw on the comparison's page images that one model answers better, each with its target and both answers."""
         found, sides = pair["disagreements"][side], (side, OPPOSITE[side])
         tiles: list[dict[str, Any]] = []
         for each in found["images"]:
@@ -224,7 +223,7 @@ class ComparedDataset:
         return {"better": names[side], "worse": names[OPPOSITE[side]], "count": found["count"], "tiles": tiles}
 
     def _answer(self, found: Any) -> str:
-        """Write what a model of a comparison answers, or what is true: labels, numbers, or the IoU of a mask."""
+        """Write on the comparison's page what a model answers, or what is true: labels, numbers, or a mask's IoU."""
         if self.task == "segment":
             return f"{100 * found:.1f} %"
         names = self.table["classes"]["names"]
@@ -238,7 +237,7 @@ class ComparedDataset:
     def _strip(
         self, side: str, pair: Mapping[str, Any], models: Mapping[str, Model], names: Mapping[str, str]
     ) -> dict[str, Any]:
-        """Draw images that one model gets right and the other wrong, each with both answers and both maps."""
+        """Draw on the comparison's page images that one model gets right, the other wrong: both answers and maps."""
         found, sides = pair["disagreements"][side], (side, OPPOSITE[side])
         answering = {each: (names[each], models[pair[each]]) for each in sides}  # the model that is right comes first
         return {
@@ -250,7 +249,7 @@ class ComparedDataset:
         }
 
     def _tile(self, answering: Mapping[str, tuple[str, Model]], found: Mapping[str, Any]) -> dict[str, Any]:
-        """Draw one image on which two models disagree, then each model's answer with its map."""
+        """Draw on the comparison's page an image on which two models disagree, then each one's answer with its map."""
         assert self.image is not None
         image, drawings, answers = self.image(found["image"]), [], []
         for key, (name, model) in answering.items():
@@ -264,14 +263,14 @@ class ComparedDataset:
         return {"image": shown, "label": self._class(found["label"]), "answers": answers}
 
     def _class(self, index: int) -> str:
-        """Name a class of the compared dataset."""
+        """Name a class of the dataset on the comparison's page."""
         names = self.table["classes"]["names"]
         return str(names[index]) if index < len(names) else f"class {index}"
 
 
 @torch.inference_mode()
 def _mask_of(model: Model, image: Image) -> NDArray[np.uint8]:
-    """Return the class that a model of a comparison gives each pixel of an image: uint8 `[H W]`."""
+    """Return for the comparison's page the class that a model gives each pixel of an image: uint8 `[H W]`."""
     preprocess, like = model.card.preprocess, next(model.parameters())
     logits = model.eval()(preprocess(image)[None].to(like))[0].float().cpu()
     return full_mask(logits, preprocess, image.width, image.height)

@@ -52,11 +52,11 @@ class Concepts:
 
     @property
     def stronger(self) -> int:
-        """How many measured concepts lower their classes more than as much of random directions lowers theirs."""
+        """Count for the page of concepts those that lower their classes more than as much of random directions does."""
         return sum(each.effect.mean < each.random for each in self.found)
 
     def describe(self, concept: Concept) -> list[tuple[str, float]]:
-        """Name the classes that fall most without a concept, with the change of their logits."""
+        """Name on the page of concepts the classes that fall most without one, with the change of their logits."""
         pairs = zip(concept.effect.classes, concept.effect.changes, strict=True)
         return [(self.class_names[index], change) for index, change in pairs]
 
@@ -76,15 +76,15 @@ class Concepts:
         return write_atomic(Path(path), partial(Path.write_text, data=text, encoding="utf-8"))
 
     def _changes(self) -> list[tuple[float, float]]:
-        """List the mean change of each concept's classes, and that of its random direction's."""
+        """List for the page of concepts the mean change of each one's classes, and that of its random direction's."""
         return [(each.effect.mean, each.random) for each in self.found]
 
     def _tiles(self, concept: Concept) -> list[tuple[str, str]]:
-        """Draw the images where a concept is strongest, its patch outlined: their names and addresses."""
+        """Draw for the page of concepts the images where one is strongest, its patch outlined: names and addresses."""
         return [(self.names[i], self._tile(i, patch)) for i, patch in concept.places[:PLACES]]
 
     def _tile(self, index: int, patch: int) -> str:
-        """Draw one image with a patch outlined, as an address that holds its own bytes."""
+        """Draw for the page of concepts one image with a patch outlined, as an address that holds its own bytes."""
         image = self.images[index].convert("RGB").resize((SIDE, SIDE), Image.Resampling.LANCZOS)
         rows, columns = self.layout.grid
         row, column = divmod(patch, columns)

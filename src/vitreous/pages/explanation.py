@@ -73,7 +73,7 @@ class Explanation:
 
     @property
     def answer(self) -> Answer | None:
-        """What the model says of the image: its most probable classes, its labels, numbers or mask.
+        """What the model says of the explained image: its most probable classes, its labels, numbers or mask.
 
         None without an image or a classifier.
         """
@@ -88,7 +88,7 @@ class Explanation:
 
     @property
     def summary(self) -> str:
-        """The answer in a line, `dome 66.9%, church 19.9%, monastery 5.8%`; what is explained, if it is not the first.
+        """The answer in an `Explanation` as a line, `dome 66.9%, church 19.9%`; what is explained, if not the first.
 
         Of other tasks the labels that are present, the numbers, or the classes of most pixels, and what is explained.
         """
@@ -105,19 +105,19 @@ class Explanation:
 
     @property
     def verdict(self) -> str:
-        """Which map to trust for this image, in a sentence; computing it takes hundreds of forward passes."""
+        """Which map of an `Explanation` to trust, in a sentence; computing it takes hundreds of forward passes."""
         found = self.results("trust")[""]
         assert isinstance(found, Lines)
         return found.verdict
 
     def results(self, name: str) -> dict[str, Result]:
-        """Compute a view, once: its results by name; one alone has the name ''."""
+        """Compute a view of an `Explanation`, once: its results by name; one alone has the name ''."""
         if name not in self._results:
             self._results[name] = choose_views([name], self.inspection)[name].results(self.inspection)
         return self._results[name]
 
     def compute(self, progress: Progress = lambda view: None) -> dict[str, dict[str, Result]]:
-        """Compute all chosen views; one of `all` that cannot be computed is left out and noted in `skipped`."""
+        """Compute all views of an `Explanation`; one of `all` that cannot be is left out and noted in `skipped`."""
         found = {}
         for name, view in self.views.items():
             progress(view.title)
@@ -126,7 +126,7 @@ class Explanation:
         return found
 
     def _computed(self, name: str) -> dict[str, Result] | None:
-        """Compute a view, or note why it was left out."""
+        """Compute a view of an `Explanation`, or note why it was left out."""
         try:
             return self.results(name)
         except ValueError as error:
@@ -136,18 +136,18 @@ class Explanation:
             return None
 
     def map(self, name: str = "removal") -> np.ndarray:
-        """Return a view's heat map as an array `[rows columns]`, such as that of `removal`, `rollout` or `cam`."""
+        """Return a heat map of an `Explanation` as an array `[rows columns]`, by its view, such as `removal`."""
         for result in self.results(name).values():
             if isinstance(result, Map) and not result.colours:
                 return result.shown()
         raise ValueError(f"the view {name!r} is no heat map: try removal, relevance, rollout or attention-rows")
 
     def figures(self, name: str) -> dict[str, "Figure"]:
-        """Draw a view's figures by name; one alone has the name ''."""
+        """Draw the figures of an `Explanation`'s view by name; one alone has the name ''."""
         return {part: self.figure(name, part) for part in self.results(name)}
 
     def figure(self, name: str, part: str | None = None) -> "Figure":
-        """Draw one figure of a view: its first, or the one called `part`."""
+        """Draw one figure of an `Explanation`'s view: its first, or the one called `part`."""
         from vitreous.figures.draw import draw  # imported late: the page needs no matplotlib
 
         results = self.results(name)
@@ -159,14 +159,14 @@ class Explanation:
         return draw(results[part], backdrop, footer=" · ".join(filter(None, names)))
 
     def payload(self, progress: Progress = lambda view: None) -> Payload:
-        """Compute all chosen views and pack them for the page."""
+        """Compute all views chosen for an `Explanation` and pack them for the page."""
         payload = Payload()
         for _ in self.fill(payload, progress):
             pass
         return payload
 
     def stages(self, progress: Progress = lambda view: None) -> Iterator[bytes]:
-        """Pack the page a part at a time: image and answers first, then each view as soon as it is computed."""
+        """Pack an `Explanation`'s page in stages: image and answers first, then each view as soon as it is computed."""
         payload = Payload()
         return (payload.drain(header) for header in self.fill(payload, progress))
 
@@ -210,7 +210,7 @@ class Explanation:
         )
 
     def page(self, progress: Progress = lambda view: None) -> tuple[str, Payload]:
-        """Return the image's name and its payload: one image of a report."""
+        """Return the name and the payload of an `Explanation`'s image: one image of a report."""
         payload = self.payload(progress)
         if self.inspection.image is not None and isinstance(self.inspection.model, ViT):
             payload.tokens = self.inspection.outputs.cpu()
@@ -223,7 +223,7 @@ class Explanation:
         return report([self.page()], self.inspection.model)
 
     def save(self, path: str | Path, live: bool | LivePrecision = False) -> Path:
-        """Write the interactive page: one file that opens from disk and asks nothing of any network.
+        """Write an `Explanation` as an interactive page: one file that opens from disk and asks nothing of any network.
 
         A `live` page holds the network too, in fp16 or int8 (True is fp16), and answers for other images without
         Python; what it shows of this image is then computed with the weights that it holds.
@@ -240,7 +240,7 @@ class Explanation:
         return save_report(path, [explanation.page()], model, live=precision)
 
     def save_figures(self, folder: str | Path, format: Format = "png", *, apart: bool = False) -> list[Path]:
-        """Write every chosen view as files in a folder; `apart`: in a new sub-folder named after the image."""
+        """Write each view of an `Explanation` as files in a folder; `apart`: in a new one named after the image."""
         from vitreous.figures.style import encode
 
         folder = Path(folder)
@@ -258,7 +258,7 @@ class Explanation:
         return written
 
     def _repr_html_(self) -> str:
-        """Show the interactive page in a notebook, in a frame of its own."""
+        """Show the interactive page of an `Explanation` in a notebook, in a frame of its own."""
         text = html_text.escape(self.html(), quote=True)
         style = "width: 100%; height: 760px; border: 1px solid #ccc; border-radius: 6px"
         return f'<iframe srcdoc="{text}" style="{style}" sandbox="allow-scripts allow-downloads"></iframe>'

@@ -243,7 +243,7 @@ CONSTANTS = {
 
 
 def bundle(script: str) -> str:
-    """Join a script and all that it imports to one text, for a worker: its modules are not in the page's import map."""
+    """Join a script of the live page and all that it imports to one text, for a worker, which has no import map."""
     texts: dict[str, str] = {}
 
     def visit(name: str) -> None:

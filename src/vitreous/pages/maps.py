@@ -29,7 +29,7 @@ class MapExample:
     """Mean rank correlation between the maps."""
 
     def drawings(self) -> list[tuple[str, Markup]]:
-        """Draw the image, then the image under each map; what a map counts against the class is left out."""
+        """Draw on the page of heat maps the image, and the image under each map without what is against the class."""
         drawn = [("image", figure_image(draw_overlay(self.pixels), self.name))]
         for method, values in self.maps.items():
             shown = figure_image(draw_overlay(self.pixels, np.maximum(values, 0)), f"{method} of {self.name}")

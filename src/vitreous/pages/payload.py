@@ -57,7 +57,7 @@ class Payload:
         self.header |= {"arrays": {}, "files": {}}
 
     def add(self, name: str, values: Tensor | np.ndarray, *, scaled: int | None = None) -> None:
-        """Append an array; with `scaled`, as bytes, each slice over the last `scaled` axes by its own largest value.
+        """Append an array to a payload; with `scaled`, as bytes, each slice over the last `scaled` axes by its largest.
 
         >>> payload = Payload()
         >>> payload.add("row", np.array([[0.0, 0.5, 1.0]]), scaled=1)
@@ -79,7 +79,7 @@ class Payload:
         self._raw(array.tobytes())
 
     def add_once(self, name: str, values: np.ndarray, *, exact: int | None = None) -> str:
-        """Append an array unless it is there already, and return the name under which it is.
+        """Append an array to a payload unless it is there already, and return the name under which it is.
 
         Beyond `exact` numbers it is stored as bytes with a scale for each row.
         """
@@ -90,7 +90,7 @@ class Payload:
         return known[0]
 
     def add_symmetric(self, name: str, values: np.ndarray, steps: int = 50) -> str:
-        """Append matrices `[… n n]` that are symmetric, within −1 to 1 and 1 on the diagonal: the upper half, rounded.
+        """Append to a payload symmetric matrices `[… n n]`, within −1 to 1, diagonal 1: the upper half, rounded.
 
         >>> payload = Payload()
         >>> payload.add_symmetric("cosine", np.array([[1.0, 0.5], [0.5, 1.0]]))
@@ -126,7 +126,7 @@ class Payload:
         return len(head).to_bytes(4, "little") + head + b"".join(self.parts)
 
     def drain(self, header: dict[str, Any]) -> bytes:
-        """Return what was appended since the last call as a payload of its own, with `header`; its bytes are let go.
+        """Return what was appended to a payload since the last call as a new one, with `header`; its bytes are let go.
 
         >>> payload = Payload()
         >>> payload.add("first", np.zeros(2))

@@ -1,4 +1,4 @@
-"""Render parts of a page to HTML: jinja2 templates, whole pages in one file, scripts, figures, charts of lines.
+"""Render parts of a page to HTML: jinja2 templates, whole pages in one file, scripts, images, figures, line charts.
 
 A page opened from disk may load modules from `data:` addresses alone, so each file of `pages/assets/` becomes one, and
 an import map gives it the name under which the others import it. The page asks nothing of any network: its policy
@@ -6,6 +6,7 @@ forbids it.
 """
 
 import base64
+import io
 import json
 import math
 import re
@@ -16,8 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from numpy.typing import NDArray
+from PIL.Image import fromarray
 
 from vitreous.pages.payload import Payload
 
@@ -153,3 +157,10 @@ def line_chart(
 def _numbers(values: Sequence[float]) -> list[float | None]:
     """Turn infinite and undefined values of a line chart into gaps in the line."""
     return [value if math.isfinite(value) else None for value in values]
+
+
+def data_uri(pixels: NDArray[np.uint8]) -> str:
+    """Render an image `[h w c]` for a page as an address (`data:`) that holds its own bytes."""
+    file = io.BytesIO()
+    fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(file, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -16,13 +16,13 @@ from markupsafe import Markup
 
 from vitreous.pages.payload import Payload
 from vitreous.pages.render import Line, line_chart, render, scripted_page
-from vitreous.pages.run_outputs import data_uri, outputs_section
+from vitreous.pages.run_held_out import held_out_section, outputs_section
 from vitreous.pages.run_snapshots import snapshots_payload, views_of
 from vitreous.predict.scores import SCORES
 from vitreous.runtime.files import short_name, write_atomic
 from vitreous.runtime.wording import accuracy, duration
 from vitreous.training.config import TrainConfig
-from vitreous.training.evaluation import LISTED_ERRORS, class_accuracies, mean_errors
+from vitreous.training.evaluation import LISTED_ERRORS, mean_errors
 from vitreous.training.held_out import HeldOutAnswers, HeldOutOutputs, read_answers
 from vitreous.training.run_folder import RunFolder
 from vitreous.training.snapshots import read_snapshots
@@ -31,8 +31,6 @@ from vitreous.weights.names import PACKAGED
 Row = Mapping[str, Any]
 """A line of `metrics.jsonl`."""
 RUN_PAGE = "run.html"
-MATRIX = 16  # classes up to which all confusions are shown, as a matrix
-CONFUSIONS, CLASS_ROWS = 12, 30  # rows of the tables of confusions and of classes
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99)
 """Accuracies in the table of times."""
 
@@ -161,39 +159,6 @@ def time_to_accuracy(rows: Sequence[Row], levels: Sequence[float] = LEVELS) -> l
     firsts = ((level, next((row for row in evaluated if row["test_top1"] >= level), None)) for level in levels)
     highest = {row["epoch"]: (level, row["epoch"], row["seconds"]) for level, row in firsts if row is not None}
     return list(highest.values())
-
-
-# --- held-out images --------------------------------------------------------------------------------------------------
-
-
-def held_out_section(answers: HeldOutAnswers) -> dict[str, Any]:
-    """Prepare what the page shows of the held-out images: worst mistakes, confusions, and unequal classes."""
-    names, counts = answers.class_names, class_accuracies(answers.labels.tolist(), answers.predicted.tolist())
-    matrix = answers.confusion().tolist() if len(names) <= MATRIX else []
-    rows = [(label, correct / images, images) for label, (correct, images) in counts.items()]
-    trained = answers.trained.tolist()
-    present = [count for count in trained if count]
-    unequal = bool(present) and max(present) >= 2 * min(present)
-    return {
-        "wrong": int((answers.labels != answers.predicted).sum()),
-        "images": len(answers.labels),
-        "epoch": answers.epoch,
-        "mistakes": [
-            (data_uri(image), name, names[answers.labels[i]], names[answers.predicted[i]], float(confidence))
-            for i, name, image, confidence in zip(
-                answers.mistakes, answers.names, answers.images, answers.confidence, strict=True
-            )
-        ],
-        "matrix": [(names[i], line, max(1, sum(line))) for i, line in enumerate(matrix)],
-        "confusions": [(names[a], names[b], n, counts[a][1]) for a, b, n in answers.confusions()[:CONFUSIONS]],
-        "balanced": sum(share for _, share, _ in rows) / len(rows) if unequal else None,
-        "classes": [
-            (names[label], trained[label], images, share)
-            for label, share, images in sorted(rows, key=lambda row: row[1])[:CLASS_ROWS]
-        ],
-        "more_classes": max(0, len(rows) - CLASS_ROWS),
-        "untested": [name for label, name in enumerate(names) if label not in counts],
-    }
 
 
 # --- curves -----------------------------------------------------------------------------------------------------------

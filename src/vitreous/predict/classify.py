@@ -14,10 +14,11 @@ from torch import Tensor
 
 from vitreous.data.finding import Images, open_images
 from vitreous.data.images import ImageError, ImageLike, image_name, is_web_address, read_image
+from vitreous.data.masks import class_shares, draw_mask, mask_colours
 from vitreous.data.preprocess import Fit, Preprocess
 from vitreous.models.last_block import Compute
 from vitreous.predict.pipeline import Size, check_finite, choose_compute, compute_images, plain_compute, task_of
-from vitreous.predict.segmentation import class_shares, draw_mask, full_mask, mask_colours
+from vitreous.predict.segmentation import full_mask
 from vitreous.runtime.wording import format_number
 from vitreous.weights.card import Card
 from vitreous.weights.load import Model, loaded
@@ -78,14 +79,14 @@ class Answer:
 
     @property
     def best(self) -> Prediction:
-        """The most probable class."""
+        """The most probable class in an answer of `classify`."""
         if not self.predictions:
             what = "numbers" if self.numbers is not None else "shares and mask"
             raise ValueError(f"this answer names no class of the whole image: read its {what}")
         return self.predictions[0]
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return what there is to read, as pairs of name and value."""
+        """Return what there is to read in an answer of `classify`, as pairs of name and value."""
         if self.numbers is not None:
             return [(name, format_number(value)) for name, value in self.numbers.items()]
         if self.shares is not None:
@@ -93,7 +94,7 @@ class Answer:
         return [(p.class_name, f"{p.probability:6.1%}{'  present' * bool(p.present)}") for p in self.predictions]
 
     def brief(self) -> str:
-        """Write the answer in one line: the three largest classes, the labels that are present, or the numbers."""
+        """Write an answer of `classify` in one line: the three largest classes, labels that are present, or numbers."""
         if self.numbers is not None:
             return ", ".join(f"{name} {value}" for name, value in self.rows())
         if self.labels is not None:
@@ -101,7 +102,7 @@ class Answer:
         return ", ".join(map(str, (self.predictions if self.shares is None else self.shares)[:3]))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the answer as JSON values; the pixels of a mask are left out."""
+        """Return an answer of `classify` as JSON values; the pixels of a mask are left out."""
         values: dict[str, Any] = {"image": self.image}
         if self.numbers is not None:
             return values | {"numbers": self.numbers}
@@ -122,7 +123,7 @@ class Answer:
         return Answers([self])._repr_html_()
 
     def _html_cell(self) -> str:
-        """Write the answer for a notebook's table; classes of a mask with their colours."""
+        """Write an answer of `classify` for a notebook's table; classes of a mask with their colours."""
         if self.shares is not None:
             colours, square = mask_colours(self.classes), '<span style="color:{}">■</span> '
             return "<br>".join(square.format(colours[each.index]) + html.escape(str(each)) for each in self.shares)
@@ -142,7 +143,7 @@ class Answers(list[Answer]):
         return "\n".join(lines + ([f"… and {len(self) - SHOWN} more"] if len(self) > SHOWN else [])) or "no images"
 
     def _repr_html_(self) -> str:
-        """Make a table with thumbnails, for a notebook."""
+        """Make a table of the answers of `classify` with thumbnails, for a notebook."""
         cells = [(thumbnail(a.source, a.mask, a.classes), html.escape(a.image), a._html_cell()) for a in self[:SHOWN]]
         rows = "".join(f"<tr><td>{'<td>'.join(row)}" for row in cells)
         more = f"<p>… and {len(self) - SHOWN} more</p>" if len(self) > SHOWN else ""
@@ -151,7 +152,7 @@ class Answers(list[Answer]):
 
 
 def thumbnail(source: ImageLike | None, mask: NDArray[np.uint8] | None = None, classes: int = 0) -> str:
-    """Make the HTML image of an answer in a notebook, with its mask; empty if the image cannot be read (any more)."""
+    """Make the HTML image beside an answer of `classify`, with its mask; empty if it cannot be read (any more)."""
     if source is None:
         return ""
     if isinstance(source, str) and is_web_address(source) and mask is None:  # the notebook's browser shows it itself
@@ -182,7 +183,7 @@ def classify(
     classes: Sequence[str] | None = None,
     template: str = "{}",
 ) -> Answer | Answers:
-    """Return the `top` classes of an image, or of each of several; an unreadable image raises `ImageError`.
+    """Classify an image, or each of several: return the `top` classes; an unreadable image raises `ImageError`.
 
     A model of another task answers otherwise: `answer.labels` are the labels that are present, `answer.numbers` the
     numbers by name, `answer.mask` the class of each pixel, at the image's own size, and `answer.shares` their shares.
@@ -259,24 +260,24 @@ def classify_each(
 
 
 def _classes(logits: Tensor, card: Card, top: int, preprocess: Preprocess, size: Size) -> Answer:
-    """Answer with the most probable classes: logits `[k]`."""
+    """Make the answer of `classify` from logits `[k]`: the most probable classes."""
     return Answer("", top_classes(logits, card.label, top, independent=card.independent))
 
 
 def _labels(logits: Tensor, card: Card, top: int, preprocess: Preprocess, size: Size) -> Answer:
-    """Answer with the most probable labels, and with all that are present: logits `[k]`."""
+    """Make the answer of `classify` from logits `[k]`: the most probable labels, and all that are present."""
     ranked = top_classes(logits, card.label, len(logits), independent=True)
     marked = tuple(replace(p, present=p.probability >= card.threshold(p.index)) for p in ranked)
     return Answer("", marked[:top], labels=tuple(p.class_name for p in marked if p.present))
 
 
 def _numbers(outputs: Tensor, card: Card, top: int, preprocess: Preprocess, size: Size) -> Answer:
-    """Answer with numbers in their own units: outputs `[k]`."""
+    """Make the answer of `classify` from outputs `[k]`: numbers in their own units."""
     return Answer("", numbers={card.label(i): value for i, value in enumerate(outputs.tolist())})
 
 
 def _mask(logits: Tensor, card: Card, top: int, preprocess: Preprocess, size: Size) -> Answer:
-    """Answer with the class of each pixel of the image: logits `[k h w]`."""
+    """Make the answer of `classify` from logits `[k h w]`: the class of each pixel of the image."""
     mask = full_mask(logits, preprocess, *size)
     shares = tuple(ClassShare(i, card.label(i), share) for i, share in class_shares(mask, len(logits)).items())
     return Answer("", shares=shares, mask=mask, classes=len(logits))
@@ -294,7 +295,7 @@ ANSWERS: dict[str, Callable[[Tensor, Card, int, Preprocess, Size], Answer]] = {
 def top_classes(
     logits: Tensor, name: Callable[[int], str], top: int, *, independent: bool = False
 ) -> tuple[Prediction, ...]:
-    """Rank an image's classes by its logits `[classes]`: the most probable first."""
+    """Rank an image's classes for `classify` by its logits `[classes]`: the most probable first."""
     probabilities = logits.sigmoid() if independent else logits.softmax(dim=-1)
     order = logits.argsort(descending=True, stable=True)[:top].tolist()  # equal logits: the lower class first
     return tuple(Prediction(i, name(i), probabilities[i].item(), logits[i].item()) for i in order)

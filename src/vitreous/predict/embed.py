@@ -26,7 +26,7 @@ def embed(
     fast: bool = False,
     fit: Fit | None = None,
 ) -> Tensor:
-    """Return the feature vector `[d]` of an image, or those of several `[images d]`; `ImageError` if one is unreadable.
+    """Embed an image as a feature vector `[d]`, or several as `[images d]`; `ImageError` if one is unreadable.
 
     `images`, `model` and `fit` are as for `classify`. The vector is the features below a classifier, or the output of a
     model without one. With `tokens` each patch has a vector, `[rows columns d]` or `[images rows columns d]`: the last
@@ -65,7 +65,7 @@ def embed_each(
     compute: Compute | None = None,
     fit: Fit | None = None,
 ) -> Iterator[tuple[str, Tensor | ImageError]]:
-    """Yield each image's name with its vector `[d]`, in order; an unreadable image gives its error.
+    """Embed images one by one: yield each one's name and vector `[d]`, in order; an unreadable one gives its error.
 
     With `tokens` it is the patches' vectors, `[rows columns d]`. `compute` returns such rows of pixels, uint8
     `[b c h w]`, in place of the plain model.

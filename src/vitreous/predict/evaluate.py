@@ -11,14 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitreous.data.dataset_source import DatasetSource
 from vitreous.data.datasets import EXPECTED, find_source
 from vitreous.data.finding import Images, open_images
-from vitreous.data.image_dataset import NOUNS, DatasetSource, ImageDataset, count_names, list_some
+from vitreous.data.image_dataset import NOUNS, ImageDataset, count_names, list_some
 from vitreous.data.images import ImageError
 from vitreous.data.preprocess import Fit, Preprocess
 from vitreous.data.splits import open_split
 from vitreous.models.last_block import Compute
-from vitreous.predict.class_names import match_classes
+from vitreous.predict.class_matching import match_classes
 from vitreous.predict.evaluation_result import Evaluation, TaskEvaluation
 from vitreous.predict.pipeline import (
     check_finite,
@@ -53,7 +54,7 @@ class _Tally:
     problems: list[ImageError] = field(default_factory=list)
 
     def add(self, task: str, outputs: Tensor, targets: Tensor) -> None:
-        """Add the outcome of a batch to the evaluation: outputs and targets, which masks need not keep."""
+        """Add the outcome of a batch to the tally of `evaluate`: outputs and targets, which masks need not keep."""
         self.rows.append(SCORES[task].rows(outputs, targets))
         self.targets += [] if task == "segment" else [targets]
         if task == "classify":
@@ -147,7 +148,7 @@ def evaluate(
 
 
 def _sum_up(tally: _Tally, names: tuple[str, ...], card: Card, note: str) -> Evaluation:
-    """Compute the figures of an evaluation of classes."""
+    """Compute the figures of `evaluate` for classes."""
     from torchmetrics.functional.classification import binary_calibration_error, multiclass_confusion_matrix
 
     label, rows = torch.cat(tally.targets), torch.cat(tally.rows)
@@ -170,7 +171,7 @@ def _sum_up(tally: _Tally, names: tuple[str, ...], card: Card, note: str) -> Eva
 
 
 def _sum_up_task(tally: _Tally, names: tuple[str, ...], card: Card, note: str) -> TaskEvaluation:
-    """Compute the figures of an evaluation of labels, numbers or masks."""
+    """Compute the figures of `evaluate` for labels, numbers or masks."""
     task, rows = card.task, torch.cat(tally.rows)
     targets = torch.cat(tally.targets).numpy() if tally.targets else np.zeros((0, 0), np.float32)
     if task == "multilabel" and not (targets > 0.5).any():
@@ -252,7 +253,7 @@ def _source(name: str | Path, root: Path | None, card: Card) -> DatasetSource:
 
 
 def _is_same_data(name: str | Path, used: dict[str, Any], train_images: int, model: Model) -> bool:
-    """Return whether the evaluated model was trained on this data: by its path, or by its name if it was moved."""
+    """Return whether the model that `evaluate` measures was trained on this data: by path, or by name if moved."""
     before, now = (os.path.realpath(str(path)) for path in (used.get("data"), name))
     share = used.get("validation") or 0
     learned = train_images - (max(1, round(share * train_images)) if share else 0)
@@ -261,7 +262,7 @@ def _is_same_data(name: str | Path, used: dict[str, Any], train_images: int, mod
 
 
 def training_config(model: Model) -> dict[str, Any] | None:
-    """Return the settings that an evaluated model was trained with: its record, or its run's config."""
+    """Return the settings that the model of `evaluate` was trained with: its record, or its run's config."""
     record = model.card.training
     if isinstance(record, dict) and isinstance(record.get("config"), dict):
         return dict(record["config"])

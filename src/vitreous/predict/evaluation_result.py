@@ -31,15 +31,15 @@ class MeasuredModel(ABC):
 
     @abstractmethod
     def summary(self) -> dict[str, Any]:
-        """Return the figures of an evaluation, rounded, for JSON."""
+        """Return the figures of an evaluation's result, rounded, for JSON."""
 
     @abstractmethod
     def per_class(self) -> Mapping[str, Any]:
-        """Return the figures of each class, label or number by name; those without images are left out."""
+        """Return the figures of each class, label or number in an evaluation's result; none without images."""
 
     @abstractmethod
     def format_classes(self, limit: int = 20) -> str:
-        """Format the figures of each class, the lowest first; empty if the summary says it all."""
+        """Format the figures of each class in an evaluation's result, the lowest first; perhaps nothing."""
 
     def __repr__(self) -> str:
         return "\n".join(filter(None, (format_summary(self.summary()), self.format_classes(), self.note)))
@@ -50,7 +50,7 @@ class MeasuredModel(ABC):
         return f"<table>{rows}</table>" + (f"<p>{html.escape(self.note)}</p>" if self.note else "")
 
     def write(self, folder: str | Path) -> list[Path]:
-        """Write `result.json` and `per_class.json` to a folder; of classes, `confusion.npz` too."""
+        """Write an evaluation's result, `result.json` and `per_class.json`, to a folder; `confusion.npz` of classes."""
         folder = Path(folder)
         return [
             write_json(folder / "result.json", self.summary()),
@@ -74,34 +74,34 @@ class Evaluation(MeasuredModel):
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of images of each evaluated class that has some."""
+        """The number of images of each class that has some, in an evaluation's result."""
         counts = self.confusion.sum(dim=1)
         return {self.class_names[i]: int(counts[i]) for i in counts.nonzero().flatten().tolist()}
 
     def per_class(self) -> dict[str, float]:
-        """Return the accuracy of each class; classes without images are left out."""
+        """Return the accuracy of each class in an evaluation's result; classes without images are left out."""
         counts = self.confusion.sum(dim=1)
         rates = self.confusion.diagonal() / counts
         return {self.class_names[i]: rates[i].item() for i in counts.nonzero().flatten().tolist()}
 
     @property
     def is_balanced(self) -> bool:
-        """Whether all classes have as many images; if not, the largest classes make most of `top1`."""
+        """Whether all classes in an evaluation's result have as many images; else the largest make most of `top1`."""
         return len(set(self.counts.values())) == 1
 
     @property
     def balanced_accuracy(self) -> float:
-        """The mean of the classes' accuracies: each class counts the same."""
+        """The mean of the classes' accuracies in an evaluation's result: each class counts the same."""
         rates = self.per_class().values()
         return sum(rates) / len(rates)
 
     @property
     def top1_interval(self) -> tuple[float, float]:
-        """The 95 % confidence interval of `top1` (Wilson's)."""
+        """The 95 % confidence interval of `top1` in an evaluation's result (Wilson's)."""
         return confidence_interval(sum(self.correct), self.images)
 
     def summary(self) -> dict[str, Any]:
-        """Return the figures of an evaluation, rounded, for JSON."""
+        """Return the figures of an evaluation's result, rounded, for JSON."""
         found = {
             "top1": round(self.top1, 6),
             "top1_interval": [round(end, 6) for end in self.top1_interval],
@@ -115,7 +115,7 @@ class Evaluation(MeasuredModel):
         return {name: value for name, value in found.items() if value is not None}
 
     def format_classes(self, limit: int = 20) -> str:
-        """Format each class's accuracy, the lowest first, if classes have different numbers of images."""
+        """Format each class's accuracy in an evaluation's result, the lowest first, if classes differ in size."""
         if self.is_balanced:
             return ""
         rates, counts = self.per_class(), self.counts
@@ -123,7 +123,7 @@ class Evaluation(MeasuredModel):
         return _lines({name: f"{rates[name]:7.2%} of {counts[name]:,}" for name in ranked}, limit, "classes")
 
     def write(self, folder: str | Path) -> list[Path]:
-        """Write `result.json`, `per_class.json` and `confusion.npz` to a folder."""
+        """Write an evaluation's result to a folder: `result.json`, `per_class.json` and `confusion.npz`."""
         arrays = {"confusion": self.confusion.numpy(), "class_names": np.array(self.class_names)}
         return [*super().write(folder), write_arrays(Path(folder) / "confusion.npz", arrays)]
 
@@ -148,16 +148,16 @@ class TaskEvaluation(MeasuredModel):
     """The figures of each label, number or class that occurs."""
 
     def summary(self) -> dict[str, Any]:
-        """Return the figures of an evaluation, rounded, for JSON."""
+        """Return the figures of an evaluation's result, rounded, for JSON."""
         figures = {name: _rounded(value) for name, value in self.figures.items()}
         return {"task": self.task, **figures, "images": self.images, "unreadable": len(self.problems)}
 
     def per_class(self) -> dict[str, dict[str, float]]:
-        """Return the figures of each label, number or class; those that never occur are left out."""
+        """Return from an evaluation's result the figures of each label, number or class that occurs."""
         return {name: {key: _rounded(value) for key, value in own.items()} for name, own in self.each.items()}
 
     def format_classes(self, limit: int = 20) -> str:
-        """Format the figures of each label, number or class, the lowest first; empty for a single number."""
+        """Format the figures of each label, number or class in an evaluation's result, the lowest first."""
         if self.task == "regress" and len(self.each) == 1:
             return ""
         first = next(iter(sorted(self.each.values(), key=len)[-1]))  # a number that is equal for all images has no R²
@@ -169,14 +169,14 @@ class TaskEvaluation(MeasuredModel):
 
 
 def _lines(texts: Mapping[str, str], limit: int, nouns: str) -> str:
-    """Lay the figures of an evaluation's classes out as lines, the first ones of many."""
+    """Lay the figures of the classes in an evaluation's result out as lines, the first ones of many."""
     width = max(len(name) for name in list(texts)[:limit])
     lines = [f"  {name:<{width}}  {text}" for name, text in list(texts.items())[:limit]]
     return "\n".join(lines + ([f"  … and {len(texts) - limit} more {nouns}"] if len(texts) > limit else []))
 
 
 def _rounded(value: float) -> float:
-    """Round a figure of an evaluation to six decimals, or to six digits if it is smaller.
+    """Round a figure of an evaluation's result to six decimals, or to six digits if it is smaller.
 
     >>> _rounded(0.12345678), _rounded(123.45678912), _rounded(1.2345678e-5)
     (0.123457, 123.456789, 1.23457e-05)
@@ -185,7 +185,7 @@ def _rounded(value: float) -> float:
 
 
 def confidence_interval(hits: int, count: int) -> tuple[float, float]:
-    """Return the 95 % confidence interval of a share, by Wilson's formula.
+    """Return the 95 % confidence interval of a share in an evaluation's result, by Wilson's formula.
 
     >>> [round(end, 3) for end in confidence_interval(9, 10)]
     [0.596, 0.982]
@@ -197,12 +197,12 @@ def confidence_interval(hits: int, count: int) -> tuple[float, float]:
 
 
 def figure_name(name: str) -> str:
-    """Return the name of a figure in a summary in words."""
+    """Return the name of a figure in an evaluation's result in words."""
     return FIGURES[name][0] if name in FIGURES else name.replace("_", " ")
 
 
 def format_value(name: str, value: Any) -> str:
-    """Format a figure of an evaluation's summary: shares in percent, counts with commas.
+    """Format a figure of an evaluation's result: shares in percent, counts with commas.
 
     >>> format_value("top1", 0.7244), format_value("top1_interval", (0.68, 0.762)), format_value("images", 50000)
     ('72.44%', '68.0% to 76.2% (95 % confidence)', '50,000')
@@ -224,5 +224,5 @@ def format_value(name: str, value: Any) -> str:
 
 
 def format_summary(summary: dict[str, Any]) -> str:
-    """Format the figures of an evaluation's summary, one a line."""
+    """Format the figures of an evaluation's result, one a line."""
     return "\n".join(f"{figure_name(name):<18} {format_value(name, value)}" for name, value in summary.items())

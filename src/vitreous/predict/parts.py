@@ -97,11 +97,11 @@ class PartsFolder:
         return self.folder / f"part-{number:06d}.parquet"
 
     def span(self, number: int) -> Sequence[str]:
-        """Return the images of one Parquet part."""
+        """Return the images that one part of a folder of parts holds."""
         return self.names[number * self.size : (number + 1) * self.size]
 
     def of(self, rank: Rank) -> range:
-        """Return the parts that a rank writes: every `world_size`-th one."""
+        """Return the parts of a folder that a rank writes: every `world_size`-th one."""
         return range(rank.rank, len(self), rank.world_size)
 
     def is_complete(self, number: int) -> bool:
@@ -319,7 +319,7 @@ def fingerprint(model: Model) -> str:
 
 
 def _about(command: str, model: Model, precision: str, merge: int) -> dict[str, str]:
-    """Describe a job of parts: command, model, precision."""
+    """Describe a job that writes parts: command, model, precision."""
     about = {"command": command, "model": model.card.name, "fingerprint": fingerprint(model), "precision": precision}
     return about | ({"merge": str(merge)} if merge else {})
 

@@ -36,14 +36,14 @@ MANY = 64
 
 
 def to_device(batch: Tensor, device: torch.device) -> Tensor:
-    """Copy a batch to a device; a GPU takes it from pinned memory while this thread continues."""
+    """Copy a batch to a device in the image pipeline; a GPU takes it from pinned memory while this thread continues."""
     if device.type == "cuda" and batch.device.type == "cpu":
         batch = batch.pin_memory()
     return batch.to(device, non_blocking=True)
 
 
 def to_model(batch: Tensor, preprocess: Preprocess, like: Tensor) -> Tensor:
-    """Copy a batch `[b c h w]` to the device and dtype of `like`; uint8 pixels are normalised there, floats are not."""
+    """Copy a batch `[b c h w]` of the pipeline to the device and dtype of `like`; uint8 pixels are normalised there."""
     batch = to_device(batch, like.device)
     return (preprocess.normalise(batch) if batch.dtype == torch.uint8 else batch).to(like.dtype)
 
@@ -123,7 +123,7 @@ Decoded: TypeAlias = tuple[ImageLike, Size, Tensor | ImageError]
 def compute_images(
     compute: Compute, images: Iterable[ImageLike], preprocess: Preprocess, batch_size: int
 ) -> Generator[Decoded, None, None]:
-    """Run the model on images, decoded ahead, in order.
+    """Run the image pipeline: the model on images, decoded ahead, in order.
 
     Yield each with its size and its row of `compute(pixels)`, or its error.
     """
@@ -151,13 +151,13 @@ def compute_images(
 
 
 def check_finite(outputs: Tensor, name: str) -> None:
-    """Raise if a model's outputs hold NaN or infinity: the likeliest class of them would be any."""
+    """Raise if the outputs of the pipeline hold NaN or infinity: the likeliest class of them would be any."""
     if not outputs.isfinite().all():
         raise ValueError(f"{name} answers NaN: `vitreous doctor` tells whether its weights hold any")
 
 
 def task_of(model: Model) -> str:
-    """Return the task that a model's outputs answer; a model whose numbers are not in their own units yet raises."""
+    """Return the task that the pipeline's outputs answer; a model whose numbers are not in their own units raises."""
     if model.card.standard is not None:
         raise ValueError(f"the numbers of {model.card.name} are still in units of their deviation: fold_standard first")
     task: str = model.card.task
@@ -165,12 +165,12 @@ def task_of(model: Model) -> str:
 
 
 def embedding(model: Model, x: Tensor) -> Tensor:
-    """Compute the features of a batch: those below a classifier, or a headless or projecting model's output."""
+    """Compute the features that the pipeline returns for a batch: below a classifier, or a headless model's output."""
     return model.features(x) if model.card.head == "classifier" else model(x)
 
 
 def patch_features(model: Model, x: Tensor, blocks: Sequence[int] = ()) -> Tensor:
-    """Compute the features of each patch: `[b c H W]` → `[b rows columns d]`.
+    """Compute the features of patches that the pipeline returns for a batch: `[b c H W]` → `[b rows columns d]`.
 
     They are `forward_features` without the class, distillation and register tokens; of `blocks`, those after each,
     normalised as the last's and concatenated. A ResNet's are its last feature map.
@@ -186,7 +186,7 @@ def patch_features(model: Model, x: Tensor, blocks: Sequence[int] = ()) -> Tenso
 
 
 def patch_shape(model: Model) -> tuple[int, int, int]:
-    """Return rows, columns and width of a model's `patch_features`."""
+    """Return rows, columns and width of the patch features that the pipeline returns."""
     config = model.config
     if isinstance(config, TimmConfig):
         raise ValueError("a timm classifier has no patches that are known here: choose a ViT or ResNet")
@@ -225,7 +225,7 @@ def plain_compute(model: Model, output: PlainOutput, device: str = "auto", preci
 
 
 def copy_to(model: Model, device: str, precision: str) -> Model:
-    """Return the model in evaluation mode on a device: a copy, or the model itself if it is there already."""
+    """Return the pipeline's model in evaluation mode on a device: a copy, or the model itself if it is there."""
     target, dtype = pick_device(device), pick_dtype(precision)
     parameter = next(model.parameters())
     target = torch.device(target.type, target.index if target.index is not None else parameter.device.index)
@@ -235,7 +235,7 @@ def copy_to(model: Model, device: str, precision: str) -> Model:
 
 
 def lanes_of(compute: object) -> int:
-    """Return how many batches the model may run on at the same time: 1 unless `compute` has `lanes`."""
+    """Return how many batches of the pipeline the model may run on at the same time: 1 unless `compute` has `lanes`."""
     return int(getattr(compute, "lanes", 1))
 
 
@@ -251,7 +251,7 @@ def choose_compute(
     device: str = "auto",
     note: Callable[[str], object] = lambda line: None,
 ) -> Compute | None:
-    """Choose the function that runs the model on batches; None: the plain model. `note` gets lines about the choice.
+    """Choose the function that runs the pipeline's batches; None: the plain model. `note` gets lines about the choice.
 
     `fast`, int8 and fp8 use `optimize`; `merge` merges tokens in each block. From 64 `images` on, a CPU runs batches
     in parallel and logits with packed weights even without `fast`: that needs no timing or compiling, and changes

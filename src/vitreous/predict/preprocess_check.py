@@ -10,7 +10,7 @@ import torch
 
 from vitreous.data.image_dataset import NOUNS, ImageDataset
 from vitreous.data.preprocess import STATISTICS, Preprocess
-from vitreous.predict.class_names import match_classes
+from vitreous.predict.class_matching import match_classes
 from vitreous.predict.pipeline import PlainCompute, decode_batches
 from vitreous.weights.load import Model
 
@@ -44,11 +44,11 @@ class PreprocessCheck:
 
     @property
     def chosen(self) -> PreprocessTrial:
-        """The best statistics if they are significantly better than those in use, else those in use."""
+        """The statistics that the check of preprocessing chose: the best if significantly better, else those in use."""
         return clearly_better(self.statistics[0], self.statistics[1:]) or self.statistics[0]
 
     def verdict(self) -> list[str]:
-        """Write a sentence on the preprocessing's statistics and one on its crop."""
+        """Write what the check of preprocessing found: a sentence on the statistics and one on the crop."""
         used, chosen = self.statistics[0], self.chosen
         if chosen is used:
             share = f"{used.top1:.1%} of {len(used.correct)} images"
@@ -79,7 +79,7 @@ def p_value(one: PreprocessTrial, other: PreprocessTrial) -> float:
 
 
 def compared(better: PreprocessTrial, worse: PreprocessTrial) -> str:
-    """Describe the difference in accuracy between two preprocessings."""
+    """Describe the difference in accuracy between two preprocessings that the check tried."""
     count = len(better.correct)
     return f"{better.top1:.1%} against {worse.top1:.1%} of {count} images, p = {p_value(worse, better):.1g}"
 
@@ -90,7 +90,7 @@ def check_preprocess(
     batch_size: int = 16,
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> PreprocessCheck:
-    """Try other statistics, then other crops with the best statistics, on the same images.
+    """Check the preprocessing: try other statistics, then other crops with the best statistics, on the same images.
 
     `progress` gets how many forward passes of an image are done, and of how many.
     """
@@ -140,7 +140,7 @@ def _try(
     batch_size: int,
     advance: Callable[[int], object],
 ) -> list[PreprocessTrial]:
-    """Try preprocessings that differ in mean and std alone: each image is decoded and cropped once."""
+    """Try preprocessings, to check the one in use, that differ in mean and std alone: each image is decoded once."""
     first = next(iter(candidates.values()))
     correct: dict[str, list[bool]] = {name: [] for name in candidates}
     compute = PlainCompute(model)

@@ -206,7 +206,7 @@ def _probe_patches(
 
 
 def patch_labels(mask: Tensor, grid: tuple[int, int], classes: int, sides: tuple[int, int] | None = None) -> Tensor:
-    """Return the class that most pixels of each patch have, uint8 `[h w]` → `[rows columns]`; -1 if all are ignored.
+    """Return for a probe the class of most pixels of each patch, uint8 `[h w]` → `[rows columns]`; -1 if all ignored.
 
     `sides` are height and width of a patch; by default the image is divided evenly. Of two equal counts the lower class
     is taken.
@@ -225,7 +225,7 @@ def patch_labels(mask: Tensor, grid: tuple[int, int], classes: int, sides: tuple
 
 
 def upsample(scores: Tensor, size: tuple[int, int], sides: tuple[int, int] | None = None) -> Tensor:
-    """Upsample scores of patches to pixels, bilinearly: `[b k rows columns]` → `[b k h w]`.
+    """Upsample a probe's scores of patches to pixels, bilinearly: `[b k rows columns]` → `[b k h w]`.
 
     `sides` are height and width of a patch; pixels that fill no patch have the scores of the nearest one.
     """

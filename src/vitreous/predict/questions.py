@@ -35,7 +35,7 @@ class Question:
 def as_classifier(
     model: Model, x: Tensor | None, target: int | None = None, pixel: tuple[int, int] | None = None
 ) -> Question:
-    """Ask about one output of a model that gives labels, numbers or masks, for an image `[1 c H W]`.
+    """Ask a question about one output of a model that gives labels, numbers or masks, for an image `[1 c H W]`.
 
     `target` is the index of a label, a number or a class of pixels; by default the likeliest label, the first number,
     or the class at the centre. Of a mask, the pixels that have that class are asked about, or one `pixel` (row and
@@ -62,7 +62,7 @@ def as_classifier(
 
 
 def _region(model: ViT, x: Tensor | None, target: int | None, pixel: tuple[int, int] | None) -> Question:
-    """Ask about the pixels of an image that have a class, or about one pixel."""
+    """Ask a question about the pixels of an image that have a class, or about one pixel."""
     height, width = model.config.size
     if pixel is not None:
         row, column = pixel
@@ -84,7 +84,7 @@ def _region(model: ViT, x: Tensor | None, target: int | None, pixel: tuple[int, 
 
 
 def _two_classes(model: Model, index: int, names: tuple[str, str], mean: float = 0.0, std: float = 1.0) -> Any:
-    """Return a model with two classes whose odds are those of one output, less `mean` and divided by `std`."""
+    """Return for a question a model with two classes whose odds are those of one output, less `mean`, by `std`."""
     asked: Any = copy.copy(model)
     asked._modules = dict(model._modules)
     for key in ("head", "head_dist") if isinstance(model, ViT) else ("fc",):  # DeiT averages the logits of two heads
@@ -103,7 +103,7 @@ def _two_classes(model: Model, index: int, names: tuple[str, str], mean: float =
 
 
 def _spread(model: Model, index: int, outputs: Tensor | None) -> tuple[float, float]:
-    """Return mean and standard deviation of a number in the training images; else 0 and the size of the answer."""
+    """Return for a question about a number its mean and standard deviation in training; else 0 and its size."""
     known = (model.card.training or {}).get("standard")
     if isinstance(known, list) and len(known) == model.config.classes:
         return float(known[index][0]), float(known[index][1])

@@ -6,6 +6,7 @@ batches, ranks and parts of a dataset can be put together in any order; `figures
 Shapes:  b images of a batch · n images in all · k classes, labels or numbers · m numbers of a row · H W pixels
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -37,7 +38,7 @@ class Scores:
     """What that figure is called in a sentence."""
 
     def format(self, value: float) -> str:
-        """Format the figure that counts."""
+        """Format the score that counts for a task."""
         return f"{value:.3f}" if self.main in ("map", "r2") else f"{value:.2%}"
 
 
@@ -68,7 +69,7 @@ def class_figures(rows: Tensor, labels: NDArray[np.float32] | Sequence[int] | No
 
 
 def label_rows(logits: Tensor, targets: Tensor) -> Tensor:
-    """Keep the probability of each label: `[b k]`."""
+    """Score labels: keep the probability of each, `[b k]`."""
     return logits.sigmoid()
 
 
@@ -137,7 +138,7 @@ def best_thresholds(rows: Tensor, targets: NDArray[np.float32]) -> tuple[float, 
 
 
 def number_rows(numbers: Tensor, targets: Tensor) -> Tensor:
-    """Keep the predicted numbers, in their own units: `[b k]`."""
+    """Score numbers: keep what was predicted, in its own units, `[b k]`."""
     return numbers
 
 
@@ -170,7 +171,7 @@ def number_each(rows: Tensor, targets: NDArray[np.float32]) -> list[dict[str, fl
 
 
 def variances(targets: NDArray[Any]) -> NDArray[np.float64]:
-    """Compute the variance of each number among images, exactly 0 if all have the same: `[n k]` → `[k]`."""
+    """Compute for the scores of numbers the variance of each, exactly 0 if images do not differ: `[n k]` → `[k]`."""
     wanted = targets.astype(np.float64)
     return np.where(np.ptp(wanted, axis=0) > 0, wanted.var(axis=0), 0.0)  # the mean of equal numbers is rounded
 
@@ -179,7 +180,7 @@ def variances(targets: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def mask_rows(logits: Tensor, masks: Tensor) -> Tensor:
-    """Count the pixels of each class, ignored ones left out: `[b 3k+5]`.
+    """Score masks: count the pixels of each class, ignored ones left out, `[b 3k+5]`.
 
     Correct, predicted and labelled pixels of each class; then boundary pixels of the prediction near the label's, all
     of the prediction's, of the label near the prediction's, all of the label's, and those hidden by ignored pixels.
@@ -220,7 +221,7 @@ def split_counts(rows: Counts) -> tuple[Counts, Counts, Counts, Counts]:
 
 
 def boundary(mask: Tensor, valid: Tensor) -> Tensor:
-    """Mark pixels whose right or lower neighbour has another class, both being valid: `[b H W]` → bool `[b H W]`."""
+    """Mark to score masks the pixels whose right or lower neighbour has another class: `[b H W]` → bool `[b H W]`."""
     edge = torch.zeros_like(valid)
     edge[:, :, :-1] |= (mask[:, :, :-1] != mask[:, :, 1:]) & valid[:, :, :-1] & valid[:, :, 1:]
     edge[:, :-1] |= (mask[:, :-1] != mask[:, 1:]) & valid[:, :-1] & valid[:, 1:]
@@ -248,14 +249,14 @@ def mask_figures(rows: Tensor, targets: NDArray[np.float32] | Sequence[int] | No
 
 
 def class_ious(rows: Tensor) -> list[float | None]:
-    """Compute each class's intersection over union, over all pixels of all images; None where it never occurs."""
+    """Score masks: each class's intersection over union, over all pixels of all images; None where it never occurs."""
     correct, shown, wanted, _ = split_counts(rows.double().sum(dim=0))
     union = (shown + wanted - correct).tolist()
     return [c / u if u else None for c, u in zip(correct.tolist(), union, strict=True)]
 
 
 def mask_each(rows: Tensor, targets: NDArray[np.float32] | None = None) -> list[dict[str, float] | None]:
-    """Compute each class's intersection over union by name; None where it never occurs."""
+    """Score masks: each class's intersection over union by name; None where it never occurs."""
     return [None if iou is None else {"iou": iou} for iou in class_ious(rows)]
 
 
@@ -273,3 +274,24 @@ EACH: dict[str, Callable[[Tensor, NDArray[np.float32]], Sequence[dict[str, float
     "segment": mask_each,
 }
 """Task → the figures of each label, number or class, from all rows and the dataset's targets."""
+
+
+def balanced_accuracy(labels: Sequence[int], predicted: Sequence[int]) -> float:
+    """Score classes by balanced accuracy: the mean over classes of the share of their images that is recognised.
+
+    >>> balanced_accuracy([0, 0, 0, 1], [0, 0, 0, 0])
+    0.5
+    """
+    shares = class_accuracies(labels, predicted)
+    return sum(correct / count for correct, count in shares.values()) / len(shares)
+
+
+def class_accuracies(labels: Sequence[int], predicted: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """Score classes: count for each that occurs how many of its images are recognised, and how many there are.
+
+    >>> class_accuracies([0, 0, 2], [0, 1, 2])
+    {0: (1, 2), 2: (1, 1)}
+    """
+    counts = Counter(labels)
+    correct = Counter(label for label, guess in zip(labels, predicted, strict=True) if label == guess)
+    return {label: (correct[label], counts[label]) for label in sorted(counts)}

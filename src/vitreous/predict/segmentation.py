@@ -1,4 +1,4 @@
-"""Masks as answers: a class for each pixel at the image's own size, drawn in colours, and written as indexed PNG files.
+"""Segmentation: a model's mask at the image's own size, and a folder of such masks, written as indexed PNG files.
 
     masks/classes.json    the names of the values, and their colours
     masks/cat.png         the mask of cat.jpg: a palette image of its size, whose values are indices of classes
@@ -14,11 +14,10 @@ from pathlib import Path, PurePath
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
 from vitreous.data.images import ImageLike, image_name
-from vitreous.data.masks import IGNORE, UNKNOWN, class_colours
+from vitreous.data.masks import IGNORE, UNKNOWN, mask_colours, palette_image
 from vitreous.data.preprocess import Preprocess
 from vitreous.runtime.files import check_writable_folder, write_atomic, write_json
 
@@ -28,7 +27,7 @@ STRIP = 1 << 24
 
 
 def full_mask(logits: Tensor, preprocess: Preprocess, width: int, height: int) -> NDArray[np.uint8]:
-    """Return the class of each pixel of an image of this size, from what the model said about its view of it.
+    """Return a model's segmentation of an image of this size, the class of each pixel, from its logits for its view.
 
     Logits `[k h w]` are resized bilinearly to the part of the image that the model sees: uint8 `[H W]`, 255 beyond it.
 
@@ -54,7 +53,7 @@ def full_mask(logits: Tensor, preprocess: Preprocess, width: int, height: int) -
 
 
 def _neighbours(length: int, seen: tuple[float, float], view: tuple[int, int]) -> tuple[slice, Tensor, Tensor, Tensor]:
-    """Find a mask's pixels along a side that the model sees: both neighbours of each in its view, the second's share.
+    """Find for segmentation a side's pixels that the model sees: both neighbours in its view, and the second's share.
 
     The part `seen` of the image's side is the part `view` of the model's.
     """
@@ -70,44 +69,11 @@ def _neighbours(length: int, seen: tuple[float, float], view: tuple[int, int]) -
     return pixels, first, (first + 1).clamp(max=view[1] - 1), (exact - first).float()
 
 
-def class_shares(mask: NDArray[np.uint8], classes: int) -> dict[int, float]:
-    """Return the share of a mask's pixels that each class has, the largest first; classes without any are left out.
-
-    >>> class_shares(np.array([[1, 1, 0, 255]], np.uint8), 3)
-    {1: 0.5, 0: 0.25}
-    """
-    counts = np.bincount(mask.ravel(), minlength=classes)[:classes]
-    return {int(i): float(counts[i] / mask.size) for i in np.argsort(-counts, kind="stable") if counts[i]}
-
-
-# --- colours ----------------------------------------------------------------------------------------------------------
-
-
-def mask_colours(classes: int) -> list[str]:
-    """Return the colours of a mask's 256 values: one for each class, black for the rest."""
-    return ["#" + bytes(colour).hex() for colour in class_colours(classes)] + ["#000000"] * (256 - classes)
-
-
-def palette_image(mask: NDArray[np.uint8], classes: int) -> Image.Image:
-    """Return a mask as a palette image."""
-    image = Image.fromarray(mask).copy()
-    image.putpalette(b"".join(bytes.fromhex(colour.removeprefix("#")) for colour in mask_colours(classes)))
-    return image
-
-
-def draw_mask(image: Image.Image, mask: NDArray[np.uint8], classes: int, opacity: float = 0.5) -> Image.Image:
-    """Draw a mask over its image, which may be smaller: its colours where there are classes, the image elsewhere."""
-    small = np.asarray(Image.fromarray(mask).resize(image.size, Image.Resampling.NEAREST))
-    mixed = Image.blend(image.convert("RGB"), palette_image(small, classes).convert("RGB"), opacity)
-    mixed.paste(image, mask=Image.fromarray(np.where(small == IGNORE, np.uint8(255), np.uint8(0))))
-    return mixed
-
-
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
 def mask_path(folder: Path, image: str) -> Path:
-    """Name the file of an image's mask: the image's stem, in that folder.
+    """Name the file that an image's segmentation is written to: the image's stem, in that folder.
 
     >>> mask_path(Path("masks"), "photos/cat.jpg").as_posix()
     'masks/cat.png'
@@ -116,7 +82,7 @@ def mask_path(folder: Path, image: str) -> Path:
 
 
 def begin_masks(folder: Path, images: Sequence[ImageLike], class_names: Sequence[str]) -> None:
-    """Write the names of the classes to a folder of masks, before the masks themselves.
+    """Begin a folder of segmentations: write the names of the classes, before the masks themselves.
 
     A `ValueError` says if a mask would replace an image, or anything else that is not an older mask of these classes.
     """
@@ -142,7 +108,7 @@ def begin_masks(folder: Path, images: Sequence[ImageLike], class_names: Sequence
 
 
 def _read(path: Path) -> object:
-    """Read the class names in a folder of masks; None if there are none."""
+    """Read the class names that an earlier segmentation wrote to its folder of masks; None if there are none."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -150,6 +116,6 @@ def _read(path: Path) -> object:
 
 
 def write_mask(folder: Path, image: str, mask: NDArray[np.uint8], classes: int) -> Path:
-    """Write an image's mask as an indexed PNG."""
+    """Write an image's segmentation as an indexed PNG."""
     save = partial(palette_image(mask, classes).save, format="PNG", optimize=False)
     return write_atomic(mask_path(folder, image), save)

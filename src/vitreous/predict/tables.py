@@ -61,7 +61,7 @@ def printable(text: str) -> str:
 
 
 def answer_fields(top: int, card: Card | None = None) -> dict[str, pyarrow.DataType]:
-    """Return the columns of answers: class_name, index, probability; and lists of the `top`.
+    """Return the columns of a table of answers: class_name, index, probability; and lists of the `top`.
 
     Of a model of another task, `card` adds `labels`, those that are present; or there is a column for each number, or
     for each class of a mask: its share of the image.
@@ -83,7 +83,7 @@ def _own_columns(card: Card) -> dict[str, str]:
 
 
 def answer_columns(rows: Sequence[Answer | ImageError], top: int, card: Card | None = None) -> dict[str, Any]:
-    """Return the values of `answer_fields` and of error for each answer."""
+    """Return the values of the columns of answers in a table, and of error, for each answer."""
     answers = [None if isinstance(row, ImageError) else row for row in rows]
     errors = {"error": [reason(row) for row in rows]}
     if card is not None and card.task in ("regress", "segment"):
@@ -104,14 +104,14 @@ def answer_columns(rows: Sequence[Answer | ImageError], top: int, card: Card | N
 
 
 def _own_values(answer: Answer) -> dict[str, float]:
-    """Return an answer's numbers, or the shares of its mask's classes, by name."""
+    """Return an answer's numbers, or the shares of its mask's classes, by name, for a table."""
     return answer.numbers or {each.class_name: each.share for each in answer.shares or ()}
 
 
 def write_answers(
     path: str | Path, rows: Sequence[Answer | ImageError], model_name: str, top: int, card: Card | None = None
 ) -> Path:
-    """Write a row for each image to `.csv`, `.json` or `.parquet`; unreadable images have an error instead.
+    """Write answers as a table, a row an image, to `.csv`, `.json` or `.parquet`; unreadable images have an error.
 
     In a .csv the second class is in columns class_name_2 and probability_2, and so on; labels are joined by `;`.
     """
@@ -165,7 +165,7 @@ def _csv_cells(answer: Answer, card: Card | None) -> dict[str, Any]:
 def write_features(
     path: str | Path, names: list[str], features: Tensor, model_name: str, texts: Sequence[str] = ()
 ) -> Path:
-    """Write `image` and `features` columns to `.parquet`, or arrays of those names to `.npz`.
+    """Write features as a table: `image` and `features` columns to `.parquet`, or arrays of those names to `.npz`.
 
     Rows of `texts` follow those of images; then there is a column `text` too, and each row has one of the two.
     """
@@ -192,7 +192,7 @@ def write_features(
 
 
 def stored_dtype(precision: str) -> np.dtype[Any]:
-    """Return the number format of patch features in a file: half floats hold those computed in fp16 exactly.
+    """Return the number format of patch features in a table's file: half floats hold those computed in fp16 exactly.
 
     >>> stored_dtype("fp16"), stored_dtype("bf16")
     (dtype('float16'), dtype('float32'))
@@ -212,7 +212,7 @@ def shape_metadata(shape: Sequence[int]) -> dict[str, str]:
 def write_tokens(
     path: str | Path, rows: Iterable[tuple[str, Tensor]], model_name: str, precision: str = "fp32"
 ) -> tuple[int, ...]:
-    """Write patch features `[rows columns d]` as they are computed; return the shape of all: images, rows, columns, d.
+    """Write patch features as a table while they are computed; return the shape of all: images, rows, columns, d.
 
     `.parquet` has columns image, rows, columns and features, flattened. `.npy` is one array `[images rows columns d]`,
     with the images' names in a JSON file beside it. Neither is ever in memory as a whole. `.npz` is: it holds the

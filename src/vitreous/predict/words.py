@@ -20,10 +20,10 @@ from vitreous.data.finding import Images
 from vitreous.data.image_dataset import NOUNS
 from vitreous.models.text import SentenceHead, TextTower, begin_head, with_sentences
 from vitreous.models.vit import ViT
-from vitreous.predict.class_names import find_class
+from vitreous.predict.class_matching import find_class
 from vitreous.predict.embed import embed
+from vitreous.weights.class_names import imagenet_names, imagenet_wordnet_ids
 from vitreous.weights.load import Model, loaded
-from vitreous.weights.sidecar import imagenet_names, imagenet_wordnet_ids
 
 PLAIN = ("{}",)
 ENSEMBLE = (  # the seven templates that CLIP's authors chose for ImageNet
@@ -88,7 +88,7 @@ def with_target(
     tower: TextTower | None = None,
     note: Callable[[str], object] = lambda line: None,
 ) -> ViT:
-    """Return the model with a sentence to explain as its first class, and what it is weighed against.
+    """Return the model with words to explain, a sentence, as its first class, and what it is weighed against.
 
     A CLIP weighs it against the other `classes`, by default "a photo". A SigLIP judges each sentence by itself: its
     second class is "anything else", so that the probability is the model's own. `tower` is the model's text tower, if
@@ -134,7 +134,7 @@ class TwoTowers:
 def two_towers(
     model: ViT, classes: Sequence[str] = (), *, note: Callable[[str], object] = lambda line: None
 ) -> TwoTowers | None:
-    """Load the text tower beside a model; None if it has none, and a note of the reason if one could be expected."""
+    """Load the text tower for words as classes; None if a model has none, with a note of the reason if one could be."""
     if model.card.head == "classifier" or not re.search("clip|siglip", model.card.report.format):
         return None
     try:
@@ -146,7 +146,7 @@ def two_towers(
 
 
 def tower_of(model: Model) -> TextTower:
-    """Load the text tower beside a model, with its tokenizer."""
+    """Load the text tower and tokenizer for words as classes."""
     from vitreous.weights.load_text import load_text  # not at the top: `tokenizers` takes a tenth of a second to import
 
     return load_text(model)
@@ -159,7 +159,7 @@ def name_target(
     *,
     note: Callable[[str], object] = lambda line: None,
 ) -> tuple[Model, int | None]:
-    """Return the model and the index of the class to explain: one of its own, or a sentence for a CLIP or SigLIP."""
+    """Return the model and the index of the class to explain: one of its own, or words for a CLIP or SigLIP."""
     sentence = isinstance(target, str) and not target.isdecimal() and model.card.head != "classifier"
     if not classes and not sentence:
         return model, find_class(target, model)
@@ -179,7 +179,7 @@ def text_features(
     *,
     note: Callable[[str], object] = lambda line: None,
 ) -> Tensor:
-    """Compute features of sentences `[s e]`; of several templates, the mean of the normalised ones."""
+    """Compute features of words or sentences `[s e]`; of several templates, the mean of the normalised ones."""
     for template in templates:
         if template.count("{}") != 1:
             raise ValueError(f"a template has {{}} once, where the class stands, got {template!r:.80}")
@@ -195,7 +195,7 @@ def text_features(
 
 
 def embed_text(texts: str | Sequence[str], model: Model | str) -> Tensor:
-    """Return the features `[texts e]` of sentences, or `[e]` of one, in the space that a CLIP or SigLIP shares.
+    """Return the features `[texts e]` of words or sentences, or `[e]` of one, in the space of a CLIP or SigLIP.
 
     `embed` gives those of images; the cosine of the two is their similarity.
 
@@ -216,7 +216,7 @@ def similarity(
     device: str = "auto",
     precision: str = "fp32",
 ) -> Tensor:
-    """Return the cosine similarity of images and texts in the space that a CLIP's or SigLIP's towers share.
+    """Compare images with words: the cosine similarity in the space that a CLIP's or SigLIP's towers share.
 
     One image or one text gives no axis of its own: `[images texts]`, `[texts]`, `[images]` or a number. Cosines of a
     CLIP lie close together; `classify(images, model, classes=texts)` gives probabilities.
@@ -234,7 +234,7 @@ def similarity(
 
 
 def check_sentences(texts: Sequence[str]) -> tuple[str, ...]:
-    """Return sentences without spaces around them; raise for an empty, very long or unprintable one, and for none."""
+    """Return words for classes without spaces around them; raise for empty, very long or unprintable ones or none."""
     if isinstance(texts, str):
         raise ValueError(f"expected a list of sentences, got one text: pass [{texts!r:.40}]")
     found = tuple(str(text).strip() for text in texts)
@@ -251,7 +251,7 @@ def check_sentences(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def read_words(words: Sequence[str], flag: str = "--classes") -> tuple[str, ...]:
-    """Return the words that a flag names, or the lines of the one file that it names.
+    """Read the words that are to be classes: those that a flag lists, or the lines of the one file that it names.
 
     >>> read_words(["a cat", "a dog"])
     ('a cat', 'a dog')
@@ -333,7 +333,7 @@ def folder_words(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def clean_name(name: str) -> str:
-    """Return a folder's name as words: without a WordNet id, underscores or hyphens between words.
+    """Return a class folder's name as words: without a WordNet id, underscores or hyphens between words.
 
     >>> clean_name("n02123045_tabby_cat"), clean_name("Golden-Retriever"), clean_name("n02123045")
     ('tabby cat', 'Golden Retriever', 'n02123045')

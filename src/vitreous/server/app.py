@@ -26,7 +26,7 @@ from vitreous.pages.report import describe_answers
 from vitreous.predict.words import LONGEST, TwoTowers
 from vitreous.runtime.http import read_address
 from vitreous.server.jobs import CancelToken, JobCancelled, JobQueue, ServerBusy
-from vitreous.server.parts import Parts, Question
+from vitreous.server.page_parts import Parts, Question
 from vitreous.server.security import MAX_BODY_BYTES
 from vitreous.views.inspection import EXPLAINED, Inspection
 
@@ -291,7 +291,7 @@ def fetch_image(url: str) -> bytes:
 
 
 def busy(error: ServerBusy) -> HTTPException:
-    """Turn a full queue into the explorer's response, which invites to try again."""
+    """Turn a full queue into the response of the explorer's application, which invites to try again."""
     return HTTPException(503, f"busy: {error}; try again", headers={"Retry-After": "5"})
 
 

@@ -100,7 +100,7 @@ class Lane:
         return max(unstarted, key=lambda job: job.rank, default=None) if len(unstarted) >= self.max_waiting else None
 
     def is_full(self, client: str) -> bool:
-        """Return whether the queue has no room for a client; where another one has more than its share, there is."""
+        """Return whether the queue of jobs has no room for a client; if another has more than its share, there is."""
         waiting = [job.rank for job in self.waiting if not job.started]
         return len(waiting) >= self.max_waiting and max(waiting, default=0) <= self.rank(client)
 
@@ -128,7 +128,7 @@ class Lane:
         return any(self.key(other) < self.key(job) for other in self.waiting)
 
     def assign(self) -> None:
-        """Give free threads to those whose turn it is."""
+        """Give free threads to the jobs whose turn it is."""
         while self.free and self.waiting:
             job = self.order()[0]
             if not job.started and len(self.started) >= self.max_started:
@@ -140,7 +140,7 @@ class Lane:
             self.ranks = {client: rank for client, rank in self.ranks.items() if rank > self.now}
 
     def release(self) -> None:
-        """Take a thread back."""
+        """Take a job's thread back."""
         self.free += 1
         self.assign()
 
@@ -185,7 +185,7 @@ class JobQueue:
         *,
         quick: bool = False,
     ) -> Output:
-        """Run `function(cancel)` on a thread; raise `ServerBusy` or `JobCancelled` if there is no result."""
+        """Run a job, `function(cancel)`, on a thread; raise `ServerBusy` or `JobCancelled` if there is no result."""
         lane = self.quick if quick else self.lane
         with self._job(client, lane) as job:
             return await self._turn(lane, job, function, disconnected)
@@ -193,7 +193,7 @@ class JobQueue:
     async def run_in_turns(
         self, client: str, function: Callable[[CancelToken], bool], disconnected: Disconnected = None
     ) -> None:
-        """Call `function(cancel)` until it returns True; it returns False where `cancel.gives_way()` asks for it."""
+        """Run a job in turns: call `function(cancel)` until it returns True; False if `cancel.gives_way()` says so."""
         with self._job(client, self.lane) as job:
             while not await self._turn(self.lane, job, function, disconnected):
                 pass
@@ -221,7 +221,7 @@ class JobQueue:
                 self.timer = asyncio.get_running_loop().call_later(self.idle_seconds, self.pool.submit, give_back)
 
     def check_capacity(self, client: str = "", *, quick: bool = False) -> None:
-        """Raise `ServerBusy` if the queue is full; worth a call before a large body is read."""
+        """Raise `ServerBusy` if the queue of jobs is full; worth a call before a large body is read."""
         lane = self.quick if quick else self.lane
         if self.closed:
             raise ServerBusy("the explorer is ending")
@@ -299,7 +299,7 @@ class JobQueue:
             del future  # its error refers to this frame: a cycle that would keep the image and everything made of it
 
     def _stop_timer(self) -> None:
-        """Stop the timer of the explorer's queue."""
+        """Stop the timer of the explorer's queue of jobs."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None

@@ -1,16 +1,12 @@
-"""Protect the explorer: check token, host and origin of every request, bound every body, time out every connection.
+"""`SecurityMiddleware`: check token, host and origin of every request to the explorer, and bound its body (uploads).
 
 The explorer listens on this machine, but any web page that its user visits could try to talk to it: under a name that
 resolves to 127.0.0.1 (the `Host` header shows it), or by a form or a script (`Origin` and `Sec-Fetch-Site` show it).
 starlette's TrustedHostMiddleware compares host names without ports and knows neither of the other two headers. Bodies
 are bounded while they arrive, not after: in bytes, in seconds, and in the total of all of them.
-
-uvicorn bounds how long a connection may be idle between two requests, and nothing else: a client that sends a request
-one byte at a time, goes on sending a rejected body, or never reads the response would stay connected for ever.
 """
 
 import asyncio
-import contextlib
 import json
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -18,9 +14,7 @@ from http.cookies import SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs
 
-import h11
 from starlette.exceptions import HTTPException
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -44,10 +38,6 @@ HEADERS = {
     "cache-control": "no-store",
 }
 COOKIE = "vitreous"
-
-REQUEST, RESPONSE, REJECTED_BODY, UNREAD = "sending a request", "responding", "sending a rejected body", "not reading"
-TIMEOUTS = {REQUEST: 30.0, REJECTED_BODY: 2.0, UNREAD: 30.0}
-"""Seconds that a connection may stay in a state; responding is bounded by `SecurityMiddleware` and `JobQueue`."""
 
 
 class SecurityMiddleware:
@@ -98,7 +88,7 @@ class SecurityMiddleware:
             self.total_bytes -= body.size
 
     def _check(self, scope: Message, headers: dict[str, str]) -> tuple[int, str] | None:
-        """Return status and message for a request that is rejected; None for one that is allowed."""
+        """Check a request for security: return status and message if it is rejected; None if it is allowed."""
         host = headers.get("host", "").lower()
         if self.hosts is not None and host not in self.hosts:
             return 421, "this address is not served here"
@@ -117,16 +107,16 @@ class SecurityMiddleware:
         return None
 
     def size_message(self) -> str:
-        """Write how large an uploaded image may be."""
+        """Write to the sender of a rejected request how large an uploaded image may be."""
         return f"an image may have {self.max_bytes / 2**20:g} MB at the most"
 
     def _token_in_query(self, scope: Message) -> str:
-        """Read the explorer's token from a request's address."""
+        """Read the security token from the address of a request to the explorer."""
         query: bytes = scope.get("query_string", b"")
         return parse_qs(query.decode("latin-1")).get("token", [""])[0]
 
     def _has_token(self, scope: Message, headers: dict[str, str], token: str) -> bool:
-        """Return whether a request has the explorer's token, in its cookie or its address."""
+        """Return whether a request has the explorer's security token, in its cookie or its address."""
         try:
             cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
         except Exception:  # a foreign cookie may be anything
@@ -172,111 +162,3 @@ async def send_error(send: Send, status: int, text: str) -> None:
     headers = [(name.encode(), value.encode()) for name, value in named.items()]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-
-
-def connection_limit() -> int:
-    """Return how many connections to keep: 512, and at most half of the files that this process may open."""
-    try:
-        import resource
-    except ImportError:  # Windows has no such limit
-        return 512
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return 512 if files == resource.RLIM_INFINITY else max(16, min(512, files // 2))
-
-
-class TimedConnection(H11Protocol):
-    """uvicorn's connection with a timeout in every state; beyond `limit`, the longest-waiting client is dropped."""
-
-    limit = connection_limit()
-    timeouts = TIMEOUTS
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.state, self.since = "", 0.0
-        self.timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._update_state()
-        if len(self.connections) > self.limit:
-            self._drop_one()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._update_state()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self._update_state()
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._update_state()
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._update_state()
-
-    def send_400_response(self, msg: str) -> None:
-        """Answer what is not HTTP, as JSON like every other error; the request that was under way is abandoned."""
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
-        headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
-        body = json.dumps({"detail": msg}).encode()
-        try:
-            for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
-                self.transport.write(self.conn.send(event) or b"")
-        except h11.LocalProtocolError:  # a response has begun already
-            self.transport.abort()
-        else:
-            self.transport.close()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self.state = "lost"
-        if self.timer is not None:
-            self.timer.cancel()
-
-    def shutdown(self) -> None:
-        """End with the server; a request that has not arrived in full gets no response."""
-        with contextlib.suppress(h11.LocalProtocolError):
-            super().shutdown()
-        if self.waits_for_client():
-            self.transport.abort()
-
-    def waits_for_client(self) -> bool:
-        """Return whether the client, not the server, is the one that keeps this connection waiting."""
-        return self.state != RESPONSE or self.cycle.more_body
-
-    def _update_state(self) -> None:
-        """Start a new timeout if the state has changed."""
-        state = self._state()
-        if state == self.state or self.state == "lost":
-            return
-        self.state, self.since = state, self.loop.time()
-        if self.timer is not None:
-            self.timer.cancel()
-        timeout = self.timeouts.get(state)
-        self.timer = None if timeout is None else self.loop.call_later(timeout, self.transport.abort)
-
-    def _state(self) -> str:
-        """Return what a connection waits for at this moment."""
-        if self.flow.write_paused:
-            return UNREAD
-        if self.cycle is not None and not self.cycle.response_complete:
-            return RESPONSE
-        return REJECTED_BODY if self.conn.their_state is h11.SEND_BODY else REQUEST
-
-    def _drop_one(self) -> None:
-        """Drop the connection that has waited longest for its client."""
-        others = [
-            each
-            for each in self.connections
-            if isinstance(each, TimedConnection)
-            and each is not self
-            and not each.transport.is_closing()
-            and each.waits_for_client()
-        ]
-        if others:
-            min(others, key=lambda each: each.since).transport.abort()

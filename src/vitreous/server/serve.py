@@ -19,9 +19,10 @@ from vitreous.predict.words import TwoTowers
 from vitreous.runtime.http import is_loopback
 from vitreous.runtime.memory import share_heap
 from vitreous.server.app import create_app, encoded_samples
+from vitreous.server.connections import TimedConnection
 from vitreous.server.jobs import CancelToken, JobQueue
-from vitreous.server.parts import Parts, Question
-from vitreous.server.security import SecurityMiddleware, TimedConnection
+from vitreous.server.page_parts import Parts, Question
+from vitreous.server.security import SecurityMiddleware
 
 KEEP_ALIVE = 5
 
@@ -59,14 +60,14 @@ class RunningExplorer:
         jobs.quick.pool.submit(warm_up, self.models)  # the first answer does not wait for what only the first pays
 
     def _run(self, sockets: list[socket.socket]) -> None:
-        """Run the server in its thread."""
+        """Serve the explorer in its thread."""
         try:
             self._server.run(sockets)
         finally:
             self._ended.set()
 
     def wait(self) -> None:
-        """Wait until the server ends; Ctrl-C interrupts it.
+        """Wait until the explorer is not served any more; Ctrl-C interrupts it.
 
         Not by `Thread.join`: before Python 3.13, an interrupted one takes a running thread for a finished one.
         """
@@ -74,7 +75,7 @@ class RunningExplorer:
             pass
 
     def stop(self) -> None:
-        """Cancel running jobs, close all connections and free the port."""
+        """Stop serving the explorer: cancel running jobs, close all connections and free the port."""
         self._server.should_exit = True
         self._thread.join()
 
@@ -88,7 +89,7 @@ class RunningExplorer:
         return f"RunningExplorer({self.url}, models: {', '.join(self.models)})"
 
     def _repr_html_(self) -> str:
-        """Show a link: the page forbids other pages to embed it."""
+        """Show a link to the explorer that is served: the page forbids other pages to embed it."""
         url = html.escape(self.url)
         return f'vitreous explorer: <a href="{url}" target="_blank" rel="noopener">{url}</a>'
 
@@ -130,7 +131,7 @@ class ExplorerServer(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
-    """Open a socket for each address of `host`, all on one port; raise a `ValueError` that says why that failed."""
+    """Open a socket to serve on for each address of `host`, all on one port; a `ValueError` says why that failed."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError) as error:
@@ -173,7 +174,7 @@ def _reason(error: OSError, host: str, port: int) -> str:
 
 
 def is_any(host: str) -> bool:
-    """Return whether the server's `host` stands for every address of this machine: its names cannot be listed."""
+    """Return whether the `host` to serve on stands for every address of this machine: its names cannot be listed."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
@@ -181,7 +182,7 @@ def is_any(host: str) -> bool:
 
 
 def allowed_hosts(host: str, port: int) -> frozenset[str]:
-    """List the `host:port` pairs that a browser may use: the host itself, and this machine's usual names."""
+    """List the `host:port` pairs under which the explorer is served: the host, and this machine's usual names."""
     names = {host, "127.0.0.1", "localhost", "[::1]"}
     if ":" in host:
         names.add(f"[{host}]")

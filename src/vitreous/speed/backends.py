@@ -56,7 +56,7 @@ class Forward:
 
     @property
     def function(self) -> Callable[[Any, Tensor], Tensor]:
-        """Network and images `[b c H W]` → output, in plain torch."""
+        """What a backend computes, in plain torch: network and images `[b c H W]` → output."""
         if self.merge:
             return merging(self.merge, self.output)
         return logits_only if self.output == "logits" else features_only

@@ -25,10 +25,10 @@ from vitreous.models.resnet import ResNet
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.speed.dynamic_size import DynamicSizeViT
-from vitreous.weights.architectures import resizing
 from vitreous.weights.card import fold_standard
 from vitreous.weights.positions import CONVENTIONS, resize_positions
 from vitreous.weights.save import describe_model
+from vitreous.weights.timm_architectures import resizing
 
 Size = tuple[int, int]
 BATCHES = (1, 3)

@@ -89,12 +89,12 @@ class Bf16Linear(nn.Module):
         self.layer = layer
 
     def forward(self, x: Tensor) -> Tensor:
-        """Multiply a layer norm's output, fp32 `[r in]` → `[r out]`."""
+        """Multiply a layer norm's output in a layer of an fp8 network that stays bf16: fp32 `[r in]` → `[r out]`."""
         result: Tensor = self.layer(x.to(torch.bfloat16))
         return result
 
     def after_gelu(self, x: Tensor) -> Tensor:
-        """Apply GELU to the input, then multiply: bf16 `[r in]` → `[r out]`."""
+        """Apply GELU in a layer of an fp8 network that stays bf16, then multiply: bf16 `[r in]` → `[r out]`."""
         result: Tensor = self.layer(F.gelu(x, approximate="tanh"))
         return result
 
@@ -115,11 +115,11 @@ class Fp8Linear(nn.Module):
         self.register_buffer("bias", layer.bias.detach().to(torch.bfloat16))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Multiply a layer norm's output, fp32 `[r in]` → bf16 `[r out]`."""
+        """Multiply a layer norm's output in fp8: fp32 `[r in]` → bf16 `[r out]`."""
         return self.multiply((x * SPREAD).to(E4M3), SPREAD)
 
     def after_gelu(self, x: Tensor) -> Tensor:
-        """Apply GELU to the input, then multiply: bf16 `[r in]` → `[r out]`."""
+        """Apply GELU to the input, then multiply in fp8: bf16 `[r in]` → `[r out]`."""
         return self.multiply(gelu_fp8(x), 1.0)
 
     def multiply(self, x: Tensor, spread: float) -> Tensor:

@@ -128,7 +128,7 @@ class PackedLinear:
         return result
 
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
-        """Compute `residual + x Wᵀ + b`."""
+        """Compute `residual + x Wᵀ + b` with a packed weight, fused."""
         result: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, residual, self.weight, self.bias, "add")
         return result
 

@@ -65,7 +65,7 @@ class Int8Linear(nn.Module):
         self.packs = scale.device.type == "cpu" and packed_available()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute `[… in]` → `[… out]`, in the format of `x`."""
+        """Compute a linear layer in int8: `[… in]` → `[… out]`, in the format of `x`."""
         rows = x.reshape(-1, self.in_features).float()
         low, high = rows.amin(dim=1, keepdim=True), rows.amax(dim=1, keepdim=True)  # [r 1]
         step = (high - low).clamp(min=MIN_RANGE) / 255
@@ -77,7 +77,7 @@ class Int8Linear(nn.Module):
         return out.to(x.dtype).view(*x.shape[:-1], self.out_features)
 
     def product(self, integers: Tensor, packed: bool) -> Tensor:
-        """Multiply integers `[r in]` → `[r out]`, in units of the tokens' steps."""
+        """Multiply int8 numbers `[r in]` → `[r out]`, in units of the tokens' steps."""
         if packed:
             result: Tensor = packed_product(integers.to(torch.uint8), self.weight, self.scale)
             return result

@@ -89,7 +89,7 @@ class OptimizedModel:
         return f"OptimizedModel({text})"
 
     def prepare(self, images: Tensor) -> Tensor:
-        """Move images to the device and convert them to what the folded network takes: pixels, or normalised."""
+        """Move images to an optimised model's device and convert them to what it takes: pixels, or normalised."""
         x = images.to(self.device, non_blocking=True)
         if self.pixels and images.dtype != torch.uint8:  # normalised by the caller: undone, exact but for rounding
             x = (x.float() * self.std + self.mean) * 255

@@ -64,7 +64,7 @@ def _whole(block: Any, x: Tensor) -> Tensor:
 
 
 def _is_random(model: ViT) -> bool:
-    """Return whether blocks use random numbers, which must be the same when they are recomputed."""
+    """Return whether blocks in training use random numbers, which must be the same when they are recomputed."""
     config = model.config
     return bool(config.dropout or config.attention_dropout or config.stochastic_depth)
 

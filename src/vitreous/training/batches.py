@@ -91,7 +91,7 @@ class BatchSource:
         return self.pixels is not None
 
     def epoch(self, epoch: int, batch_size: int, first: int = 0) -> Iterator[Batch]:
-        """Yield the batches of an epoch, from number `first` on; an incomplete last batch is left out.
+        """Yield the batches of an epoch of training, from number `first` on; an incomplete last batch is left out.
 
         `batch_size` counts the images of all ranks; each rank yields its part of a batch.
         """
@@ -114,13 +114,13 @@ class BatchSource:
             yield Batch(indices[part].to(self.device), copies[part].to(self.device), moved)
 
     def order(self, epoch: int) -> tuple[Tensor, Tensor]:
-        """Return the indices of an epoch, over all ranks, and their copy numbers: int64 `[n]`."""
+        """Return the indices of an epoch's batches, over all ranks, and their copy numbers: int64 `[n]`."""
         if self.config.balance == "sampling":
             return balanced_order(self.config.seed, epoch, self.data.labels)
         return epoch_order(self.config.seed, epoch, len(self.data), self.config.repeats)
 
     def all(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield this rank's images once and in order, nothing random: pixels `[b c h w]`, labels `[b]` or `[b k]`."""
+        """Yield this rank's batches once and in order, nothing random: pixels `[b c h w]`, labels `[b]` or `[b k]`."""
         own = span(len(self.data), self.rank)
         if self.pixels is not None:
             for begin in own[::batch_size]:
@@ -144,7 +144,7 @@ class BatchSource:
             raise ImageError(self.data.describe(i), error.reason) from error
 
     def some(self, indices: Sequence[int]) -> Tensor:
-        """Return a few images as the model is tested on them: uint8 `[i c h w]` on the device."""
+        """Return a batch of a few images as the model is tested on them: uint8 `[i c h w]` on the device."""
         if self.pixels is not None and self.crop is None:
             return self.pixels[list(indices)]
         return torch.stack([self._view(i) for i in indices]).to(self.device)
@@ -228,7 +228,7 @@ def balanced_order(seed: int, epoch: int, labels: Sequence[int]) -> tuple[Tensor
 
 
 def rank_part(values: Tensor, batch_size: int, rank: Rank) -> Tensor:
-    """Return a rank's slice of each complete batch, of values `[n]`, concatenated.
+    """Return a rank's slice of each complete batch of an epoch, of values `[n]`, concatenated.
 
     >>> rank_part(torch.arange(9), 4, Rank(rank=1, world_size=2))
     tensor([2, 3, 6, 7])
@@ -238,7 +238,7 @@ def rank_part(values: Tensor, batch_size: int, rank: Rank) -> Tensor:
 
 
 def default_workers(rank: Rank) -> int:
-    """Return the threads that decode batches ahead: one for each core, shared by this machine's ranks; 8 at most."""
+    """Return how many threads decode training batches ahead: one a core, shared by this machine's ranks; 8 at most."""
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if rank.world_size > 1 else 1
     return max(1, min(8, (os.cpu_count() or 1) // local))
 

@@ -58,7 +58,7 @@ class TrainingState:
     """Steps done in this epoch."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return all shared tensors by name, without copies."""
+        """Return all shared tensors of a training state by name, without copies."""
         found = {f"model/{name}": value for name, value in self.model.state_dict().items()}
         found |= {f"average/{name}": value for name, value in self.average.items()}
         for number, optimiser in enumerate(self.optimisers):
@@ -70,33 +70,33 @@ class TrainingState:
         return found
 
     def rank_tensors(self) -> dict[str, Tensor]:
-        """Return copies, on the CPU, of the tensors that belong to this rank."""
+        """Return copies, on the CPU, of the tensors of a training state that belong to this rank."""
         found = {"totals": self.totals.to("cpu", copy=True), "random/cpu": torch.get_rng_state()}
         if self.device.type == "cuda":
             found["random/cuda"] = torch.cuda.get_rng_state(self.device)
         return found
 
     def is_finite(self) -> bool:
-        """Return whether every weight that this rank holds is finite."""
+        """Return whether every weight of a training state that this rank holds is finite."""
         held = [local(weight.detach()) for weight in self.model.parameters()]
         largest = torch._foreach_norm([weight for weight in held if weight.numel()], float("inf"))
         return bool(torch.isfinite(torch.stack(largest)).all())
 
     def copy(self) -> dict[str, Tensor]:
-        """Copy everything in this process to the CPU."""
+        """Copy a training state in this process to the CPU."""
         held = {name: local(value).detach() for name, value in self.tensors().items()}
         return {name: value.to("cpu", copy=True).contiguous() for name, value in held.items()} | self.rank_tensors()
 
     @torch.no_grad()
     def restore_copy(self, copied: dict[str, Tensor]) -> None:
-        """Restore what `copy` returned, in place: a captured CUDA graph holds the tensors' addresses."""
+        """Restore a training state that `copy` returned, in place: a captured CUDA graph holds the addresses."""
         for name, value in self.tensors().items():
             local(value).copy_(copied[name])
         self._restore_rank_tensors(copied)
 
     @torch.no_grad()
     def restore(self, saved: dict[str, Tensor]) -> None:
-        """Restore whole tensors in place, on each rank its slice; raise if the names do not match."""
+        """Restore a checkpoint's whole tensors in place, on each rank its slice; raise if the names do not match."""
         wanted = self.tensors()
         self.check_names({name for name in saved if name != "totals" and not name.startswith("random/")})
         for name, value in wanted.items():
@@ -109,7 +109,7 @@ class TrainingState:
 
     @torch.no_grad()
     def restore_rank(self, saved: Sequence[dict[str, Tensor]], rank: Rank, seed: int) -> None:
-        """Restore the tensors of this rank; if the number of ranks has changed, rank 0 takes the sum of the totals."""
+        """Restore this rank's tensors from a checkpoint; with another number of ranks, rank 0 takes the totals' sum."""
         if len(saved) == rank.world_size:
             self._restore_rank_tensors(saved[rank.rank])
             return

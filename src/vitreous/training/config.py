@@ -220,7 +220,7 @@ class TrainConfig:
             raise ValueError(f"channels is 1 for grey or 3 for colour, got {self.channels}")
 
     def check_task(self, task: str) -> None:
-        """Raise for settings that do not fit what is learned, which is known when the data is open.
+        """Raise for settings of a run that do not fit what is learned, which is known when the data is open.
 
         >>> TrainConfig(mixup=0.4).check_task("segment")
         Traceback (most recent call last):
@@ -247,7 +247,7 @@ class TrainConfig:
             raise ValueError(f"readout={self.readout} does not work for {task}: choose {' or '.join(dense)}")
 
     def forward_options(self) -> list[str]:
-        """Return the fields in use that change the forward pass through a ViT's blocks.
+        """Return the settings of a run in use that change the forward pass through a ViT's blocks.
 
         >>> TrainConfig(recompute=True).forward_options()
         ['recompute']
@@ -256,7 +256,7 @@ class TrainConfig:
         return [name for name, default in off.items() if getattr(self, name) != default]
 
     def with_settings(self, **settings: Any) -> Self:
-        """Return a copy with some fields changed; an unknown name raises with the nearest ones.
+        """Return a copy of a run's config with some fields changed; an unknown name raises with the nearest ones.
 
         >>> TrainConfig().with_settings(epochs=3).epochs
         3
@@ -270,7 +270,7 @@ class TrainConfig:
         return dataclasses.replace(self, **settings)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as `config.json` holds them."""
+        """Return the settings of a `TrainConfig` as `config.json` holds them."""
         return dataclasses.asdict(self)
 
     @classmethod
@@ -283,7 +283,7 @@ class TrainConfig:
         return cls(**values)
 
     def differences(self, other: Self) -> list[str]:
-        """Return the fields that differ and change the result. A batch size of auto equals any other."""
+        """Return the settings in which configs differ and which change the result. A batch size of auto equals any."""
         free = NEUTRAL | {"batch_size"} if self.batch_size == "auto" else NEUTRAL
         names = [field.name for field in fields(self) if field.name not in free]
         return [name for name in names if getattr(self, name) != getattr(other, name)]

@@ -5,7 +5,6 @@ Each rank evaluates its own share of the images and the rows are summed: no imag
 
 import copy
 import itertools
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from vitreous.data.augment.pipeline import Augment
 from vitreous.data.masks import IGNORE
-from vitreous.predict.scores import SCORES
+from vitreous.predict.scores import SCORES, balanced_accuracy
 from vitreous.runtime.distributed import Rank, World, span
 from vitreous.training.batches import BatchSource
 from vitreous.training.checkpoint import TrainingState
@@ -66,7 +65,7 @@ class Evaluator:
             self.forward, self.compiled = torch.compile(self.forward, fullgraph=True, dynamic=False), True
 
     def current_weights(self) -> dict[str, Tensor]:
-        """Return the current weights by name: their average, if one is kept."""
+        """Return the current weights that an evaluation measures, by name: their average, if one is kept."""
         return {name: self.state.average.get(name, value) for name, value in self.state.model.state_dict().items()}
 
     @torch.no_grad()
@@ -154,7 +153,7 @@ def reduce_masks(masks: Tensor) -> Tensor:
 
 
 def mean_errors(figures: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:
-    """Return the mean absolute errors among a run's figures by the names of its numbers; a single one has none.
+    """Return the mean absolute errors of an evaluation by the names of its numbers; a single one has none.
 
     >>> mean_errors({"r2": 0.9, "mae_0": 4.0, "mae_1": 0.5}, ["age", "height"]), mean_errors({"mae": 4.0}, ["age"])
     ({'age': 4.0, 'height': 0.5}, {'': 4.0})
@@ -165,7 +164,7 @@ def mean_errors(figures: Mapping[str, Any], names: Sequence[str]) -> dict[str, f
 
 
 def spell_errors(figures: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Write the mean absolute errors among a run's figures in a line; of many, the first; empty if there are none.
+    """Write the mean absolute errors of a run's evaluation in a line; of many, the first; empty if there are none.
 
     >>> spell_errors({"mae_0": 4.0, "mae_1": 0.51234}, ["age", "height"])
     'mean error 4 (age), 0.5123 (height)'
@@ -173,24 +172,3 @@ def spell_errors(figures: Mapping[str, Any], names: Sequence[str]) -> str:
     errors = [f"{value:.4g}" + f" ({name})" * bool(name) for name, value in mean_errors(figures, names).items()]
     more = f" and {len(errors) - LISTED_ERRORS} more" if len(errors) > LISTED_ERRORS else ""
     return f"mean error {', '.join(errors[:LISTED_ERRORS])}{more}" if errors else ""
-
-
-def balanced_accuracy(labels: Sequence[int], predicted: Sequence[int]) -> float:
-    """Compute balanced accuracy: the mean over classes of the share of their images that is recognised.
-
-    >>> balanced_accuracy([0, 0, 0, 1], [0, 0, 0, 0])
-    0.5
-    """
-    shares = class_accuracies(labels, predicted)
-    return sum(correct / count for correct, count in shares.values()) / len(shares)
-
-
-def class_accuracies(labels: Sequence[int], predicted: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """Count for each class that occurs how many of its test images are recognised, and how many there are.
-
-    >>> class_accuracies([0, 0, 2], [0, 1, 2])
-    {0: (1, 2), 2: (1, 1)}
-    """
-    counts = Counter(labels)
-    correct = Counter(label for label, guess in zip(labels, predicted, strict=True) if label == guess)
-    return {label: (correct[label], counts[label]) for label in sorted(counts)}

@@ -58,12 +58,12 @@ class HeldOutAnswers:
         return float((self.labels == self.predicted).mean())
 
     def confusion(self) -> NDArray[np.int64]:
-        """Count the images of each class by the class they were given: `[label predicted]`."""
+        """Count a run's held-out images of each class by the class they were given: `[label predicted]`."""
         size = len(self.class_names)
         return np.bincount(self.labels * size + self.predicted, minlength=size * size).reshape(size, size)
 
     def confusions(self) -> list[tuple[int, int, int]]:
-        """List pairs of different classes as (label, predicted, images), the most frequent first."""
+        """List pairs of classes confused on held-out images as (label, predicted, images), the most frequent first."""
         wrong = self.labels != self.predicted
         pairs = Counter(zip(self.labels[wrong].tolist(), self.predicted[wrong].tolist(), strict=True))
         return [(label, guess, count) for (label, guess), count in pairs.most_common()]

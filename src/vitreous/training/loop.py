@@ -14,12 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vitreous.predict.scores import best_thresholds
+from vitreous.predict.scores import best_thresholds, class_accuracies
 from vitreous.runtime.distributed import join_world
 from vitreous.runtime.files import write_json
 from vitreous.training import checkpoint
 from vitreous.training.config import TrainConfig
-from vitreous.training.evaluation import class_accuracies
 from vitreous.training.listeners import Listener, Listeners
 from vitreous.training.optimisers import rate_factor
 from vitreous.training.policies import merge_lora
@@ -44,7 +43,7 @@ STEP_EVENT_SECONDS = 0.5  # between two `step` events: reading the running loss 
 def train(
     config: TrainConfig, output: str | Path, *, data_root: Path | None = None, listeners: Sequence[Listener] = ()
 ) -> dict[str, Any]:
-    """Train in the folder `output`, or resume the run there; return the content of `result.json`.
+    """Train in the folder `output`, or resume the run there, top to bottom; return the content of `result.json`.
 
     If `torchrun` started several processes, all call this with the same arguments and train one model.
     """
@@ -72,7 +71,7 @@ def train(
 
 
 def run(parts: TrainingParts, folder: RunFolder, listener: Listener, stop_flag: "StopFlag", started: float) -> None:
-    """Run all steps of training from `parts.state` to the last epoch; `started` is the clock at second 0 of the run."""
+    """Run the training loop from `parts.state` to the last epoch; `started` is the clock at second 0 of the run."""
     config, state, steps, world = parts.config, parts.state, parts.steps_per_epoch, parts.world
     total, warmup = config.epochs * steps, round(config.warmup * steps)
     last_event = last_saved = time.monotonic()
@@ -135,7 +134,7 @@ def run(parts: TrainingParts, folder: RunFolder, listener: Listener, stop_flag: 
 
 
 def resume(parts: TrainingParts, folder: RunFolder, listener: Listener) -> float:
-    """Resume a run: restore the newest undamaged checkpoint, if there is one; return its seconds of training."""
+    """Resume the training loop from the newest undamaged checkpoint, if there is one; return its seconds so far."""
     state, world, seconds = parts.state, parts.world, 0.0
     data_hash = parts.data_hash  # before the first step, as it reads the masks
     # rank 0 checks the hashes for all
@@ -183,7 +182,7 @@ def raise_if_not_finite(parts: TrainingParts) -> None:
 
 
 def finish(parts: TrainingParts, folder: RunFolder, listener: Listener) -> dict[str, Any]:
-    """Finish a run: write the model and the result."""
+    """Finish after the training loop: write the model and the result."""
     if not len(parts.evaluate.answers):  # in a run that was resumed after its last epoch
         parts.evaluate()  # before LoRA is merged, which changes the evaluator's model
     row = parts.world.broadcast(folder.read_metrics()[-1] if parts.world.first else {})

@@ -115,7 +115,7 @@ def image_losses(task: str, outputs: Tensor, targets: Tensor, loss: str = "auto"
 
 @torch.no_grad()
 def training_scores(task: str, outputs: Tensor, targets: Tensor) -> Tensor:
-    """Compute for each image of a batch how well it is answered, to be shown while training: `[b]`.
+    """Compute beside the loss how well each image of a batch is answered, to be shown while training: `[b]`.
 
     The share of correct answers: of the class, of labels, of pixels; for numbers 1 − the mean absolute error.
     """
@@ -131,7 +131,7 @@ def training_scores(task: str, outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def standardised(numbers: Tensor, standard: Sequence[tuple[float, float]]) -> Tensor:
-    """Turn numbers in their own units into units of their standard deviation: `[b k]`.
+    """Turn numbers to learn into the units of the loss, their standard deviation: `[b k]`.
 
     >>> standardised(torch.tensor([[7.0]]), [(5.0, 2.0)])
     tensor([[1.]])
@@ -141,7 +141,7 @@ def standardised(numbers: Tensor, standard: Sequence[tuple[float, float]]) -> Te
 
 
 def in_units(outputs: Tensor, standard: Sequence[tuple[float, float]]) -> Tensor:
-    """Turn outputs of a run that learns numbers back into their own units: `[b k]`."""
+    """Turn outputs in the units of the loss, standard deviations, back into the numbers' own: `[b k]`."""
     mean, std = torch.tensor(standard, dtype=outputs.dtype, device=outputs.device).unbind(dim=1)
     return outputs * std + mean
 

@@ -138,7 +138,7 @@ NEWTON_SCHULZ_STEPS = 5
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:
-    """Bring the singular values of matrices `[n rows columns]` near 1 by Newton-Schulz iteration, in bf16.
+    """Bring the singular values of Muon's matrices `[n rows columns]` near 1 by Newton-Schulz iteration, in bf16.
 
     A CPU without instructions for bf16 would take 25 times as long as in fp32, which it computes in.
     """

@@ -34,7 +34,7 @@ def _names(model: Model) -> list[str]:
 
 
 def _head(model: Model) -> list[str]:
-    """List the names of the head's parameters, without the pre-trained projection that it may begin with."""
+    """List the head's parameters for policies, by name, without the pre-trained projection that it may begin with."""
     if isinstance(model, TimmClassifier):
         return model.head_names()
     begun = getattr(model.config, "head_norm", False)
@@ -42,22 +42,22 @@ def _head(model: Model) -> list[str]:
 
 
 def full(model: Model, argument: str) -> list[str]:
-    """Train all parameters."""
+    """The policy `full`: train all parameters."""
     return _names(model)
 
 
 def head(model: Model, argument: str) -> list[str]:
-    """Train the head; the rest is a fixed feature extractor."""
+    """The policy `head`: train the head; the rest is a fixed feature extractor."""
     return _head(model)
 
 
 def attention(model: Model, argument: str) -> list[str]:
-    """Train the attention layers and the head (Touvron et al., 2022)."""
+    """The policy `attention`: train the attention layers and the head (Touvron et al., 2022)."""
     return _head(model) + [name for name in _names(model) if re.match(r"blocks\.\d+\.attn\.(qkv|proj)\.", name)]
 
 
 def last(model: Model, argument: str) -> list[str]:
-    """Train the last N blocks, the final norm and the head."""
+    """The policy `last`: train the last N blocks, the final norm and the head."""
     assert isinstance(model, ViT)  # `apply_policy` checks it
     depth = model.config.depth
     if not argument.isdecimal() or not 1 <= int(argument) <= depth:
@@ -68,7 +68,7 @@ def last(model: Model, argument: str) -> list[str]:
 
 
 def lora(model: Model, argument: str) -> list[str]:
-    """Train low-rank updates (LoRA) to the attention layers, and the head."""
+    """The policy `lora`: train low-rank updates (LoRA) to the attention layers, and the head."""
     return _head(model) + [name for name in _names(model) if ".lora_" in name]
 
 

@@ -48,7 +48,7 @@ class RunFolder:
         self.model_json = self.path / MODEL_FILE
 
     def read_config(self) -> TrainConfig | None:
-        """Return the config that a run was started with here; None if there is no run."""
+        """Return the config in a run's folder, with which it was started; None if there is no run."""
         if not self.config.is_file():
             return None
         try:
@@ -67,16 +67,16 @@ class RunFolder:
         )
 
     def read_result(self) -> dict[str, Any] | None:
-        """Return the result of a finished run; None if it is not finished."""
+        """Return the result in a finished run's folder; None if it is not finished."""
         return json.loads(self.result.read_text(encoding="utf-8")) if self.result.is_file() else None
 
     def read_classes(self) -> int | None:
-        """Return the number of classes of the run's model; None if the run has not begun."""
+        """Return the number of classes of the model in a run's folder; None if the run has not begun."""
         described = json.loads(self.model_json.read_text(encoding="utf-8")) if self.model_json.is_file() else {}
         return described.get("num_classes")
 
     def check(self, config: TrainConfig) -> TrainConfig:
-        """Return the config to run here; raise if the folder holds another run. A batch size that was found is kept."""
+        """Return the config to run in a folder; raise if it holds another run. A batch size that was found is kept."""
         if (before := self.read_config()) is not None:
             if changed := config.differences(before):
                 changes = ", ".join(f"{name} {getattr(before, name)} → {getattr(config, name)}" for name in changed)
@@ -95,7 +95,7 @@ class RunFolder:
         return all(path.name == LOCK or TEMPORARY.fullmatch(path.name) for path in kept)
 
     def begin(self, asked: TrainConfig, settled: TrainConfig | None = None) -> None:
-        """Write `config.json`, and remove incomplete files of a killed process.
+        """Begin a run's folder: write `config.json`, and remove incomplete files of a killed process.
 
         A batch size that was searched for is written; one that was reduced to a small dataset is reduced again.
         """
@@ -110,7 +110,7 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the folder's lock; raise `LockedError` if another process holds it.
+        """Hold the lock of a run's folder; raise `LockedError` if another process holds it.
 
         The system releases the lock when the process ends, however it ends.
         """
@@ -144,7 +144,7 @@ class RunFolder:
 
     @contextmanager
     def explain_errors(self) -> Iterator[None]:
-        """Turn a full disk or an unreadable image into one line that says what to do; written files are complete."""
+        """Turn an error while a run's folder is written (full disk, unreadable image) into one line of advice."""
         try:
             yield
         except ImageError as error:
@@ -160,14 +160,14 @@ class RunFolder:
             ) from error
 
     def add_metrics(self, row: dict[str, Any]) -> None:
-        """Append a line to a run's metrics; it is on the disk when this returns."""
+        """Append a line to the metrics in a run's folder; it is on the disk when this returns."""
         with self.metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
             file.flush()
             os.fsync(file.fileno())
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Return all complete lines of a run's metrics; a last line that was cut short does not count."""
+        """Return all complete lines of the metrics in a run's folder; a last line that was cut short does not count."""
         rows = []
         if self.metrics.is_file():
             for line in self.metrics.read_text(encoding="utf-8").splitlines():
@@ -178,7 +178,7 @@ class RunFolder:
         return rows
 
     def drop_metrics_after(self, epoch: int) -> None:
-        """Remove the metrics of epochs that are not in the restored checkpoint."""
+        """Remove from a run's folder the metrics of epochs that are not in the restored checkpoint."""
         rows = [row for row in self.read_metrics() if row["epoch"] <= epoch]
         text = "".join(json.dumps(row) + "\n" for row in rows)
         write_atomic(self.metrics, lambda temporary: temporary.write_text(text, encoding="utf-8"))
@@ -198,3 +198,13 @@ def free_folder(name: str, config: TrainConfig) -> RunFolder:
         if before is not None and folder.read_result() is None and not config.differences(before):
             return folder
         number += 1
+
+
+def run_name(data: str | Path) -> str:
+    """Name a run's folder after its data.
+
+    >>> run_name("photos/flowers/"), run_name("org/zoo"), run_name("shots.parquet")
+    ('flowers', 'zoo', 'shots')
+    """
+    path = Path(data).expanduser()
+    return (path.stem if path.suffix else path.resolve().name) or "run"

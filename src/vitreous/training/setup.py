@@ -67,7 +67,7 @@ class TrainingParts:
 
     @cached_property
     def data_hash(self) -> str:
-        """A hash of the training data's classes and labels, and of the classes of all pixels, wherever masks lie."""
+        """A hash of the data that a run is set up with: classes and labels, and the classes of all pixels of masks."""
         data = self.train_data
         labels = spell_labels(data) if isinstance(data, ImageDataset) else [" ".join(map(str, data.labels))]
         if isinstance(data, ImageDataset) and data.mask is not None:

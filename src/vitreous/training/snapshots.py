@@ -122,7 +122,7 @@ def some_images(parts: TrainingParts) -> tuple[Tensor, tuple[str, ...]]:
 
 
 def spread_over_classes(labels: Sequence[int], count: int) -> list[int]:
-    """Choose images for snapshots by index: the first of each class (of evenly spaced ones), the second, …
+    """Choose images for snapshots by index: the first of each class (of evenly spaced ones), the second, and so on.
 
     >>> spread_over_classes([0, 0, 0, 1, 1, 2], 4), spread_over_classes([3, 2, 1, 0], 2)
     ([0, 3, 5, 1], [3, 1])

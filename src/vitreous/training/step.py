@@ -113,7 +113,7 @@ class TrainStep:
         totals[3] = torch.where(first, (self.numbers[1] + 1).to(totals.dtype), totals[3])
 
     def warm_up(self, batch: Batch) -> float:
-        """Run a few steps, so that everything is compiled and allocated, and restore the state, bit for bit.
+        """Run a few training steps, so that everything is compiled and allocated, and restore the state, bit for bit.
 
         Return the seconds of the last step. Slow steps are not repeated, unless they may have compiled something.
         """
@@ -137,6 +137,6 @@ class TrainStep:
         return seconds
 
     def capture(self, batch: Batch) -> None:
-        """Capture the step as a CUDA graph. The state of the run does not change."""
+        """Capture the training step as a CUDA graph. The state of the run does not change."""
         self.batch = held = copy.deepcopy(batch)
         self.graph, _ = record(lambda: self.compute(held), lambda: self.warm_up(held), self.state.device)

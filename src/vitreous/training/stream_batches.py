@@ -107,7 +107,7 @@ class StreamSource:
         self.standardise: Callable[[Tensor], Tensor] | None = None  # of numbers in their own units
 
     def epoch(self, epoch: int, batch_size: int, first: int = 0) -> Iterator[Batch]:
-        """Yield the batches of an epoch, from number `first` on; `batch_size` counts the images of all ranks."""
+        """Yield the batches of a streamed epoch, from number `first` on; `batch_size` counts images of all ranks."""
         own = batch_size // self.rank.world_size
         steps = len(self.data) // batch_size
         decoded = prefetch(
@@ -131,7 +131,7 @@ class StreamSource:
             yield Batch(numbers.to(self.device), copies, moved, labels.to(self.device))
 
     def _rows(self, epoch: int, first: int, end: int) -> Iterator[tuple[int, ImageStream, StreamRow]]:
-        """Yield this rank's rows of an epoch from number `first` to `end`, with their numbers and their stream."""
+        """Yield this rank's rows of a streamed epoch from number `first` to `end`, with numbers and their stream."""
         number, skipped = first, 0
         for turn in count():  # again, if the rank's files end before the epoch does
             seed = self.config.seed * 1009 + turn
@@ -152,11 +152,11 @@ class StreamSource:
                 return
 
     def _read(self, epoch: int, number: int, stream: ImageStream, row: StreamRow) -> tuple[Tensor, Any]:
-        """Decode a row of a stream to a cropped image and its label, or its targets `[k]`."""
+        """Decode a row of a stream for a batch: a cropped image and its label, or its targets `[k]`."""
         image, label = stream.read(row)
         random = CounterRandom.of(self.config.seed, epoch, self._numbers(number, 1), 0)
         return cropped(image, self.preprocess, self.config.crop, random), label
 
     def _numbers(self, first: int, count: int) -> Tensor:
-        """Return the positions in the epoch, over all ranks, that seed the augmentation."""
+        """Return the positions of batches in a streamed epoch, over all ranks, that seed the augmentation."""
         return (torch.arange(first, first + count)) * self.rank.world_size + self.rank.rank

@@ -16,7 +16,7 @@ RANKED = 16
 
 
 def predictions(inspection: Inspection) -> Bars:
-    """Compute the view of predictions: the likeliest classes, with probability and logit."""
+    """Compute the view of the answers, predictions: the likeliest classes, with probability and logit."""
     found = top_classes(inspection.logits, inspection.model.card.label, SHOWN)
     return Bars(
         [each.class_name for each in found],
@@ -29,7 +29,7 @@ def predictions(inspection: Inspection) -> Bars:
 
 
 def lens(inspection: Inspection) -> Steps:
-    """Compute the view of the logit lens: the best class after each block, and how the classes in question grow."""
+    """Compute the view of the answer after each block (logit lens): the best class, and how those in question grow."""
     probabilities = logit_lens(inspection.vit, inspection.x)[:, 0].float().softmax(dim=-1).cpu()  # [blocks+1 classes]
     best, index = probabilities.max(dim=-1)
     label = inspection.model.card.label
@@ -44,7 +44,7 @@ def lens(inspection: Inspection) -> Steps:
 
 
 def importance(inspection: Inspection) -> Matrix:
-    """Compute the view of heads by slope: of the target's logit, and of the likeliest other classes'."""
+    """Compute the view of heads that the answer depends on, by slope: of the target's logit, and of likely others'."""
     return Matrix(
         inspection.evidence.head_importance.float().cpu().numpy(),  # [class blocks heads]
         "How much the logit of {class} depends on each head",
@@ -58,7 +58,7 @@ def importance(inspection: Inspection) -> Matrix:
 
 
 def ablation(inspection: Inspection) -> Results:
-    """Compute the view of heads switched off: those that change the logit most, and all of them as a matrix."""
+    """Compute the view of heads that the answer depends on, switched off: those that change it most, and all."""
     effect = ablate_heads(inspection.vit, inspection.x, inspection.target, inspection.progress)  # [blocks heads]
     order = effect.abs().flatten().argsort(descending=True)[:RANKED].tolist()
     positions = [divmod(i, effect.shape[1]) for i in order]

@@ -111,13 +111,13 @@ class Inspection:
 
     @property
     def vit(self) -> ViT:
-        """The model, where it is a ViT; views of a ViT's inside are not asked of anything else."""
+        """The model of an inspection, where it is a ViT; views of a ViT's inside are not asked of anything else."""
         assert isinstance(self.model, ViT)
         return self.model
 
     @cached_property
     def view(self) -> Image:
-        """The part of the image that the model sees, at the size it sees it: RGB, or L for a grey model."""
+        """The part of the inspected image that the model sees, at the size it sees it: RGB, or L for a grey model."""
         if self.image is None:
             raise ValueError("this view needs an image: pass one")
         seen: Image = self.model.card.preprocess.view(self.image)
@@ -125,17 +125,17 @@ class Inspection:
 
     @cached_property
     def seen(self) -> Image:
-        """The same as RGB, to be shown."""
+        """What the model sees in an inspection, as RGB, to be shown."""
         return self.view.convert("RGB")
 
     @cached_property
     def pixels(self) -> np.ndarray:
-        """What the model sees, as uint8 `[H W 3]`."""
+        """What the model sees in an inspection, as uint8 `[H W 3]`."""
         return np.asarray(self.seen)
 
     @cached_property
     def backdrop(self) -> np.ndarray:
-        """What heat maps are laid over, uint8 `[H W 3]`: what the model sees, with more pixels where it sees few."""
+        """What an inspection's heat maps are laid over, uint8 `[H W 3]`: what the model sees, in more pixels if few."""
         pixels, preprocess = self.pixels, self.model.card.preprocess
         if self.image is None or preprocess.resize is None:
             return pixels
@@ -147,7 +147,7 @@ class Inspection:
 
     @cached_property
     def seen_box(self) -> tuple[float, float, float, float]:
-        """Left, top, right and bottom of what the model sees, as shares of the image's sides.
+        """Left, top, right and bottom of what the model sees in an inspection, as shares of the image's sides.
 
         Found by preprocessing a small image whose brightness rises evenly, whatever the steps are.
         """
@@ -174,21 +174,21 @@ class Inspection:
 
     @cached_property
     def x(self) -> Tensor:
-        """What the model gets: `[1 c H W]`."""
+        """What the model gets in an inspection: `[1 c H W]`."""
         like, preprocess = next(self.model.parameters()), self.model.card.preprocess
         batch: Tensor = preprocess.normalise(preprocess.pixels_of(self.view))[None]
         return batch.to(device=like.device, dtype=like.dtype)
 
     @cached_property
     def logits(self) -> Tensor:
-        """`[classes]`, on the CPU."""
+        """The logits of an inspection: `[classes]`, on the CPU."""
         with torch.inference_mode():
             logits: Tensor = self.model(self.x)
         return logits[0].float().cpu()
 
     @cached_property
     def answers(self) -> Tensor:
-        """What the model itself gives: `[classes]`, or `[classes H W]` of masks, on the CPU."""
+        """What the model of an inspection itself gives: `[classes]`, or `[classes H W]` of masks, on the CPU."""
         with torch.inference_mode():
             answers: Tensor = self.asked(self.x)
         if not answers.isfinite().all():  # the likeliest class of such a pixel would be any
@@ -198,7 +198,7 @@ class Inspection:
 
     @cached_property
     def target(self) -> int:
-        """The class to explain."""
+        """The class that an inspection explains."""
         count = self.model.config.classes
         return int(self.logits.argmax()) if self.choice.target is None else self.choice.target % count
 
@@ -209,7 +209,7 @@ class Inspection:
 
     @cached_property
     def classes(self) -> list[int]:
-        """Classes to explain: the target first, then the likeliest others; of another task, what is asked about."""
+        """Classes that an inspection explains: the target, then the likeliest others; or what is asked about."""
         if self.output is not None:
             return [self.target]
         likely = self.logits.argsort(descending=True, stable=True)[:EXPLAINED].tolist()
@@ -217,19 +217,19 @@ class Inspection:
 
     @cached_property
     def evidence(self) -> ClassEvidence:
-        """Relevance, gradient × attention of the chosen block and importance of heads, for each of `classes`."""
+        """Relevance, gradient × attention of the chosen block and importance of heads for an inspection's `classes`."""
         return class_evidence(self.vit, self.x, self.classes, layer=self.block)
 
     @cached_property
     def hidden(self) -> HiddenPatches:
-        """The model in front of the image with patches hidden; many such images run, so that packed weights pay off."""
+        """The model of an inspection in front of its image with patches hidden; with packed weights, as many run."""
         if isinstance(self.model, ViT):
             return HiddenPatches(self.vit, self.x, self.vit.layout.grid, batch_size=8, blocks=pack(self.vit, 8))
         return HiddenPatches(self.model, self.x, patch_grid(self.model, self.x))
 
     @cached_property
     def removal(self) -> RemovalMap:
-        """What each patch adds to each of `classes`, from the same images with patches hidden: `[k rows columns]`."""
+        """What each patch adds to each class of an inspection, from images with patches hidden: `[k rows columns]`."""
         if isinstance(self.model, ViT):
             prior = pruned_gradients(self.vit, self.x.expand(len(self.classes), -1, -1, -1), self.classes)
         else:
@@ -253,35 +253,35 @@ class Inspection:
 
     @cached_property
     def query(self) -> int | None:
-        """The query token, or None for a model without class token: then the mean over patches is meant."""
+        """The query token of an inspection, or None without class token: then the mean over patches is meant."""
         layout = self.vit.layout
         return layout.class_index if self.choice.query is None else self.choice.query % layout.tokens
 
     @cached_property
     def token_names(self) -> list[str]:
-        """Every token as titles call it."""
+        """Every token of an inspection as titles call it."""
         layout = self.vit.layout
         return [f"{layout.name(i)} token" if i < layout.prefix else layout.name(i) for i in range(layout.tokens)]
 
     @property
     def query_name(self) -> str:
-        """What the query token is called in titles."""
+        """What the query token of an inspection is called in titles."""
         return "average patch" if self.query is None else self.token_names[self.query]
 
     @property
     def query_patch(self) -> tuple[int, int] | None:
-        """Row and column of the query token, where it is a patch."""
+        """Row and column of an inspection's query token, where it is a patch."""
         return None if self.query is None else self.vit.layout.patch(self.query)
 
     @property
     def keeps_attention(self) -> bool:
-        """Whether the attention of all blocks and queries is small enough to be kept."""
+        """Whether an inspection's attention of all blocks and queries is small enough to be kept."""
         config = self.vit.config
         return config.depth * config.heads * self.vit.layout.tokens**2 <= LARGEST_ATTENTION
 
     @cached_property
     def attention(self) -> np.ndarray:
-        """Attention of every block: `[blocks heads t t]`, or the query's rows `[blocks heads t]` of a large model."""
+        """Attention in an inspection: `[blocks heads t t]`, or the query's rows `[blocks heads t]` of a large model."""
         kept = self.keeps_attention
         queries = None if kept or self.query is None else [self.query]
         if not kept and self.query is None:  # the mean over patches, a block at a time
@@ -293,7 +293,7 @@ class Inspection:
         return found if kept else found[:, :, 0]
 
     def each_attention(self) -> Iterator[Tensor]:
-        """Yield the attention of each block in turn, `[heads t t]`, on the CPU."""
+        """Yield an inspection's attention block by block, `[heads t t]`, on the CPU."""
         if self.keeps_attention:
             yield from torch.from_numpy(self.attention)
             return
@@ -304,17 +304,17 @@ class Inspection:
 
     @cached_property
     def outputs(self) -> Tensor:
-        """The tokens that leave each block: `[blocks t d]`."""
+        """The tokens that leave each block in an inspection: `[blocks t d]`."""
         with torch.inference_mode(), capture(self.vit, "output") as captured:
             self.vit(self.x)
         return captured.stack("output")[:, 0]
 
     @cached_property
     def artifacts(self) -> Artifacts:
-        """Patches whose tokens are outliers; a ResNet has none."""
+        """Patches of an inspection whose tokens are outliers; a ResNet has none."""
         return find_artifacts(self.outputs, self.vit.layout) if isinstance(self.model, ViT) else Artifacts()
 
     @property
     def left_out(self) -> dict[str, Any]:
-        """Fields of a `Map` over this image: what its scale of colours leaves out."""
+        """Fields of a `Map` over an inspection's image: what its scale of colours leaves out."""
         return {"outliers": self.artifacts.patches, "outliers_from": self.artifacts.block}

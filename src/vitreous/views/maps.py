@@ -88,13 +88,13 @@ def _class_maps(
 
 
 def relevance_maps(inspection: Inspection) -> Map:
-    """Compute the view of relevance maps for the target, and for the likeliest other classes."""
+    """Compute the view of heat maps by relevance, for the target and for the likeliest other classes."""
     found = inspection.evidence.relevance.float().cpu()
     return _class_maps(inspection, list(found), "Relevance for {class}", "relevance", ends=ENDS)
 
 
 def removal_maps(inspection: Inspection) -> Results:
-    """Show how much each patch raises the log-odds of the target and of the likeliest others, and the errors."""
+    """Compute the view of heat maps by removal: what each patch adds to log-odds of target and others, and errors."""
     found, unit = inspection.removal, "log-odds per patch"
     passes = f"{found.passes} passes" + (", ranking stable" if found.stable else "")
     return {
@@ -113,7 +113,7 @@ def removal_maps(inspection: Inspection) -> Results:
 
 
 def text_similarity_maps(inspection: Inspection) -> Map:
-    """Compute the view of patch–text similarity: the cosine of each patch with each sentence that is explained."""
+    """Compute the view of heat maps of patch–text similarity: the cosine of each patch with each explained sentence."""
     found = text_similarity(inspection.vit, inspection.x)[0].float().cpu()
     maps = list(found[inspection.classes])
     return replace(_class_maps(inspection, maps, "Patches and “{class}”", "cosine"), from_zero=False)
@@ -132,7 +132,7 @@ def _method(
     ends: tuple[str, str] | None = ENDS,
     heading: str = "",
 ) -> View:
-    """Make the view of a method's map for the target class; `heading` for one that is the same for every class."""
+    """Make the view of heat maps by a method, for the target class; `heading` for one that is alike for all classes."""
     return View(
         title,
         read,

@@ -21,7 +21,7 @@ COMPONENTS = 28
 
 
 def seen(inspection: Inspection) -> Crop:
-    """Compute the view of the crop: the original image with the part that the model gets outlined, and that part."""
+    """Compute the view of the model's crop: the original image with the part that the model gets outlined, and it."""
     assert inspection.image is not None
     image, preprocess = inspection.image, inspection.model.card.preprocess
     small = image.convert("RGB")
@@ -37,13 +37,13 @@ def seen(inspection: Inspection) -> Crop:
 
 
 def patches(inspection: Inspection) -> Tiles:
-    """Compute the view of patches: the image as the model gets it, cut into them."""
+    """Compute the view of the model's patches: the image as the model gets it, cut into them."""
     rows, columns = grid = inspection.vit.layout.grid
     return Tiles(inspection.pixels[None], f"{rows} × {columns} patches", grid=grid)
 
 
 def positions(inspection: Inspection) -> Results:
-    """Compute the view of positions: the similarity of each to every other, the chosen or middle one enlarged."""
+    """Compute the view of the model's positions: the similarity of each to every other, one of them enlarged."""
     layout = inspection.vit.layout
     similarity = position_similarity(inspection.vit).float().cpu().numpy()  # [r c r c]
     rows, columns = layout.grid
@@ -74,7 +74,7 @@ def positions(inspection: Inspection) -> Results:
 
 
 def filters(inspection: Inspection) -> Tiles:
-    """Compute the view of filters: a ViT's principal components of them, or a ResNet's first ones."""
+    """Compute the view of the model's filters: principal components of a ViT's, or a ResNet's first ones."""
     if not isinstance(inspection.model, ViT):
         images = embedding_filters.first_filters(cast(Any, inspection.model).conv1.weight)
         return Tiles(images.cpu().numpy(), "Filters of the first convolution")
@@ -87,12 +87,12 @@ def filters(inspection: Inspection) -> Tiles:
 
 
 def shapes(inspection: Inspection) -> Table:
-    """Compute the view of shapes: the tensor's at each step."""
+    """Compute the view of the model's shapes: the tensor's at each step."""
     return Table(trace(inspection.vit), "Shapes at each step")
 
 
 def card(inspection: Inspection) -> Table:
-    """Compute the view of what was loaded, from where, and what was assumed; local paths stay out."""
+    """Compute the view of the model as it was loaded: from where, and what was assumed; local paths stay out."""
     sections = inspect(inspection.model).sections.values()
     rows = [(label, text) for lines in sections for label, text in lines if label != "file"]
     return Table([(label, short_name(text) if label == "name" else text) for label, text in rows], "About the model")

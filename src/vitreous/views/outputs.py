@@ -5,9 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.data.masks import class_colours
+from vitreous.data.masks import class_colours, mask_colours
 from vitreous.figures.kinds import Bars, Mask, Table
-from vitreous.predict.segmentation import mask_colours
 from vitreous.runtime.wording import format_number
 from vitreous.views.inspection import Inspection
 from vitreous.views.view import View
@@ -54,7 +53,7 @@ def list_outputs(inspection: Inspection) -> list[dict[str, Any]]:
 
 
 def mask_of(inspection: Inspection) -> NDArray[np.int64]:
-    """Return the class of each pixel that the model sees: `[H W]`."""
+    """Return for the view of outputs the class of each pixel that the model sees: `[H W]`."""
     return inspection.answers.argmax(dim=0).numpy()
 
 

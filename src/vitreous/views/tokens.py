@@ -74,7 +74,7 @@ def registers(inspection: Inspection) -> Results:
 
 
 def _with_registers(inspection: Inspection, neurons: list[Neuron]) -> Inspection:
-    """Inspect the same image with as many test-time registers as it has artifacts."""
+    """Inspect tokens of the same image with as many test-time registers as it has artifacts."""
     count, choice = len(inspection.artifacts.patches), inspection.choice
     if inspection.choice.query is not None and inspection.query_patch is not None:  # patches are counted after them
         choice = replace(choice, query=inspection.choice.query % inspection.vit.layout.tokens + count)
@@ -101,7 +101,7 @@ def _compare(before: Inspection, after: Inspection, neurons: list[Neuron]) -> li
 
 
 def patch_similarity(inspection: Inspection) -> Map:
-    """Compute the view of similar patches: the cosine of every one with every other, after each block."""
+    """Compute the view of similar patch tokens: the cosine of every one with every other, after each block."""
     layout = inspection.vit.layout
     rows, columns = layout.grid
     row, column = inspection.query_patch or (rows // 2, columns // 2)
@@ -122,7 +122,7 @@ def patch_similarity(inspection: Inspection) -> Map:
 
 
 def similarity(inspection: Inspection) -> Matrix:
-    """Compute the view of similar blocks: the linear CKA of what any two read."""
+    """Compute the view of how similar blocks' tokens are: the linear CKA of what any two read."""
     with torch.inference_mode(), capture(inspection.vit, "norm1") as captured:  # normed, as above
         inspection.vit(inspection.x)
     values = representations.layer_similarity(captured.stack("norm1").float()).cpu().numpy()
@@ -134,7 +134,7 @@ def similarity(inspection: Inspection) -> Matrix:
 
 @torch.no_grad()
 def joint_directions(outputs: Sequence[Tensor], model: ViT) -> np.ndarray:
-    """Describe each patch of several images by few numbers whose products are cosines: `[b blocks n k]`.
+    """Describe each patch token of several images by few numbers whose products are cosines: `[b blocks n k]`.
 
     `outputs` are the tokens that leave each block `[blocks t d]`, of each image. The numbers are the patches' unit
     vectors along the directions that hold most of all images, block by block.
@@ -146,13 +146,13 @@ def joint_directions(outputs: Sequence[Tensor], model: ViT) -> np.ndarray:
 
 
 def unit_directions(outputs: Tensor, model: ViT) -> Tensor:
-    """Describe each patch of one image by its unit vector `[blocks n d]`: exact, and comparable with any other image's."""
+    """Describe each patch token of one image by its unit vector `[blocks n d]`: exact, comparable with any image's."""
     return torch.nn.functional.normalize(outputs[:, model.layout.prefix :].detach().float().cpu(), dim=-1)
 
 
 @torch.no_grad()
 def joint_colours(outputs: Sequence[Tensor], model: ViT) -> np.ndarray:
-    """Colour the patches of several images by the same three principal components: `[b blocks n 3]`."""
+    """Colour the patch tokens of several images by the same three principal components: `[b blocks n 3]`."""
     weight = next(model.parameters())
     found = []
     for block in range(len(outputs[0])):  # normed, or a few very long tokens would decide the colours

@@ -48,13 +48,13 @@ def compared_methods(inspection: Inspection) -> dict[str, Method]:
 
 
 def comparable(inspection: Inspection) -> dict[str, Tensor]:
-    """Compute every map of the inspection's class with its default options, and the two baselines."""
+    """Compute every map that the trust view compares, for the inspection's class, and the two baselines."""
     model, x, target = inspection.model, inspection.x, inspection.target
     return {name: method(model, x, target).cpu() for name, method in compared_methods(inspection).items()}
 
 
 def similarity_to_random_weights(found: dict[str, Tensor], inspection: Inspection) -> dict[str, float]:
-    """Rank correlation of each map and that of a model with random weights: near 0 is good."""
+    """Compute for the trust view the rank correlation of each map with that of random weights: near 0 is good."""
     random = faithfulness.reinitialised(cast(ViT, inspection.model))  # or a ResNet
     methods = compared_methods(inspection)
     return {
@@ -65,7 +65,7 @@ def similarity_to_random_weights(found: dict[str, Tensor], inspection: Inspectio
 
 
 def curves(found: dict[str, Tensor], inspection: Inspection, baseline: str = "mean") -> tuple[Tensor, Tensor]:
-    """Compute deletion and insertion curves of all maps: `[maps steps+1]` each, on the CPU."""
+    """Compute for the trust view the deletion and insertion curves of all maps: `[maps steps+1]` each, on the CPU."""
     maps, model, x = torch.stack(list(found.values())), inspection.model, inspection.x
     deletion, insertion = faithfulness.curves(
         model, x, maps, inspection.target, baseline=baseline, progress=inspection.progress
@@ -74,7 +74,7 @@ def curves(found: dict[str, Tensor], inspection: Inspection, baseline: str = "me
 
 
 def verdict(areas: dict[str, tuple[float, float]], similarity: dict[str, float]) -> str:
-    """Say which map is the most faithful, which are no better than a baseline, and whether the best passes the check.
+    """Say which map to trust as the most faithful, which are no better than a baseline, and whether the best passes.
 
     `areas` are those under deletion and insertion; a map's score is insertion less deletion.
 
@@ -100,7 +100,7 @@ def verdict(areas: dict[str, tuple[float, float]], similarity: dict[str, float])
 
 
 def trust(inspection: Inspection) -> Results:
-    """Show deletion and insertion curves of all maps, and how similar the maps stay with random weights."""
+    """Compute the view of which map to trust: deletion and insertion curves, and similarity to random weights' maps."""
     if (probability := inspection.logits.softmax(dim=-1)[inspection.target].item()) < UNSEEN:
         best = inspection.model.card.label(int(inspection.logits.argmax()))
         raise ValueError(

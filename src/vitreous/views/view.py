@@ -44,7 +44,7 @@ class View:
     """Whether the page shows it behind “More” in its tab."""
 
     def missing(self, inspection: Inspection) -> str | None:
-        """Return why this view cannot be computed of an inspection, or None."""
+        """Return why a `View` cannot be computed of an inspection, or None."""
         if "vit" in self.needs and not isinstance(inspection.model, ViT):
             return "a ResNet has no tokens"
         if "image" in self.needs and inspection.image is None:
@@ -62,7 +62,7 @@ class View:
         return None
 
     def results(self, inspection: Inspection) -> dict[str, Result]:
-        """Compute the view: its results by name; one alone has the name ''."""
+        """Compute a `View`: its results by name; one alone has the name ''."""
         found = self.compute(inspection)
         return dict(found) if isinstance(found, dict) else {"": found}  # type: ignore[dict-item]
 

@@ -11,7 +11,7 @@ from dataclasses import fields
 from typing import Any
 
 from vitreous.models.vit_config import ViTConfig
-from vitreous.weights.architectures import find_architecture
+from vitreous.weights.timm_architectures import find_architecture
 
 DEFAULTS = {field.name: field.default for field in fields(ViTConfig)}
 WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
@@ -101,3 +101,8 @@ def without_fields(section: Mapping[str, Any], ignored: Iterable[str]) -> dict[s
         for name, value in section.items()
         if name not in ignored
     }
+
+
+def as_flag(value: Any) -> str:
+    """Write a field's value as the user writes it after `--assume`."""
+    return "x".join(str(side) for side in value) if isinstance(value, tuple) else str(value)

@@ -78,7 +78,7 @@ class LoadReport:
     registers: str = ""  # test-time registers that were added, or why there are none, if they were asked for
 
     def remarks(self) -> list[str]:
-        """Return what a careful user should read, one line each; empty if the files stated everything."""
+        """Return what a careful user should read of a card's load report, one line each; empty if files stated all."""
         lines = [self.unfinished] if self.unfinished else []
         lines += [f"assumed {name} = {why}" for name, why in self.assumed.items()]
         averaged = [wrapper for wrapper in self.wrappers if re.search("ema|teacher|average", wrapper)]
@@ -90,7 +90,7 @@ class LoadReport:
         return lines + [f"test-time registers: {self.registers}"] * bool(self.registers)
 
     def flags(self) -> str:
-        """Write what the user assumed as flags of the command line, with which the model loads again.
+        """Write what the user assumed, as a card's load report has it, as flags with which the model loads again.
 
         >>> LoadReport(assumed={"heads": "4 (as you said)", "pool": "token (as vit_tiny has)"}).flags()
         ' --assume heads=4'
@@ -103,7 +103,7 @@ class LoadReport:
         return "".join(f" --assume {word}" for word in words)
 
     def rows(self) -> Rows:
-        """Return the whole report as pairs of label and text."""
+        """Return a card's whole load report as pairs of label and text."""
         return [
             *([("unfinished", self.unfinished)] if self.unfinished else []),
             ("format", self.format),
@@ -166,11 +166,11 @@ class Card:
         self.independent = self.independent or self.task == "multilabel"
 
     def label(self, index: int) -> str:
-        """Return a class's name, or `class 3` if names are unknown."""
+        """Return a class's name on a card, or `class 3` if names are unknown."""
         return self.class_names[index] if self.class_names else f"class {index}"
 
     def threshold(self, index: int) -> float:
-        """Return the probability from which on one of several labels counts as present."""
+        """Return from a card the probability from which on one of several labels counts as present."""
         return self.thresholds[index] if self.thresholds else 0.5
 
     def to_dict(self) -> dict[str, Any]:
@@ -189,7 +189,7 @@ class Card:
         }
 
     def rows(self) -> Rows:
-        """Return a model's most useful facts as pairs of label and text."""
+        """Return the most useful facts on a model's card as pairs of label and text."""
         rows = [
             ("family", self.family),
             ("image size", "×".join(str(side) for side in self.preprocess.size)),

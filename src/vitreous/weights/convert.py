@@ -17,7 +17,6 @@ from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.runtime.files import write_json
 from vitreous.weights.adapt import ConvertedCheckpoint
-from vitreous.weights.architectures import normalise
 from vitreous.weights.card import card_of, fold_standard
 from vitreous.weights.formats import (
     clip,
@@ -33,6 +32,7 @@ from vitreous.weights.formats import (
 from vitreous.weights.formats.registry import recognise
 from vitreous.weights.keymap import Tensors
 from vitreous.weights.save import VERSION, save, write_npz, write_pickle, write_safetensors
+from vitreous.weights.timm_architectures import normalise
 
 TARGETS: dict[str, Callable[[ViT], ConvertedCheckpoint]] = {
     "timm": timm.to_timm,

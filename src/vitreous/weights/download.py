@@ -51,7 +51,7 @@ def download(url: str, target: Path, *, sha256: str = "", progress: bool = True,
 
 
 def list_hub_files(repository: str, revision: str | None) -> list[str]:
-    """List the files of `repository` to download; `ConnectionError` if the Hub cannot be reached."""
+    """List the files of a Hub `repository` for download; `ConnectionError` if the Hub cannot be reached."""
     from huggingface_hub import HfApi
 
     try:
@@ -65,7 +65,7 @@ def list_hub_files(repository: str, revision: str | None) -> list[str]:
 def download_from_hub(
     repository: str, file_name: str, *, revision: str | None, cache_dir: Path | None, progress: bool
 ) -> Path:
-    """Return the path of a file of `repository` in the Hub client's cache, downloaded if missing."""
+    """Return the path of a downloaded file of a Hub `repository`, in the Hub client's cache; downloaded if missing."""
     from huggingface_hub import hf_hub_download
 
     try:

@@ -65,7 +65,7 @@ def fetch(
     progress: bool = True,
     bucket: str = GOOGLE_BUCKET,
 ) -> CheckpointFiles:
-    """Find or download the files of the model `name`, and return their paths.
+    """Find the files of the model `name`, or download them, and return their paths.
 
     `revision` is a branch, tag or commit of a Hub repository. `bucket` is the address of Google's files.
 
@@ -130,7 +130,7 @@ def choose_weights(names: Collection[str], owner: str) -> str:
 
 
 def list_shards(index: Path) -> list[str]:
-    """Return the file names of a sharded checkpoint from its `index`, each once.
+    """Return the files of a sharded model from its `index`, each once.
 
     An index comes with the checkpoint, so it is not trusted: a name that could lead out of the folder (a separator,
     `..`, a drive), or to another kind of file, is an error before the file is opened or requested.

@@ -1,4 +1,4 @@
-"""Resolve a checkpoint's `ViTConfig` from its tensors, its config file, known models and the user; build the ViT.
+"""Resolve a checkpoint's `ViTConfig` from its tensors, its config file, known models and the user.
 
 Tensors state what their shapes show. A config file, an architecture's name or the known models of a library state which
 values each field may have (`Allowed`). A field on which two of them disagree is an error that names both, and so is a
@@ -12,18 +12,15 @@ from dataclasses import fields
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from vitreous.models.stems import STEMS, STRIDES
-from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
-from vitreous.weights.architectures import ROTATION, STRUCTURE, UNSEEN, known_depths, known_heads, normalise
-from vitreous.weights.card import LoadReport
+from vitreous.weights.assume import as_flag
 from vitreous.weights.keymap import Allowed, Format, Tensors
 from vitreous.weights.positions import RELATIVE, trained_grid
 from vitreous.weights.safety import CheckpointError
+from vitreous.weights.timm_architectures import ROTATION, STRUCTURE, UNSEEN, known_depths, known_heads, normalise
 
-MAX_PATCHES = 65_536
 STEM_KEYS = (
     *("patch_embed.backbone.conv.weight", "patch_embed.backbone.stem.conv.weight"),
     "patch_embed.backbone.0.weight",  # MobileCLIP's
@@ -257,13 +254,13 @@ def _compare(shapes: Mapping[str, Any], allowed: Allowed, source: str, assume: M
 
 
 def said_by_user(value: Any, stated: Any, source: str) -> str:
-    """Write for the loading report what the user said of a field, and what the file says, if it does (not None)."""
+    """Write for an inferred config field what the user said of it, and what the file says, if it does (not None)."""
     also = "" if stated is None else f", and {source} too" if value == stated else f"; {source} says {stated}"
     return f"{as_flag(value)} (as you said{also})"
 
 
 def _question(name: str, allowed: tuple[Any, ...], shapes: Mapping[str, Any]) -> str:
-    """Return the line that asks for a field which no file states and known models do not agree on."""
+    """Return the line that asks for a config field which cannot be inferred: no file states it, known models differ."""
     known = f" (known models have {' or '.join(str(value) for value in allowed)})" if 1 < len(allowed) < 5 else ""
     what = f"a model of width {shapes['width']} and depth {shapes['depth']}"
     value = {"heads": "N", "norm_eps": "EPS", "post_norm": "False"}.get(name, "NAME")
@@ -272,50 +269,6 @@ def _question(name: str, allowed: tuple[Any, ...], shapes: Mapping[str, Any]) ->
     return f"no file states {name} of {what}{known}: pass --assume {name}={value}, or assume={{'{name}': …}} in Python"
 
 
-def as_flag(value: Any) -> str:
-    """Write a field's value as `--assume` takes it."""
-    return "x".join(str(side) for side in value) if isinstance(value, tuple) else str(value)
-
-
 def _sides(size: tuple[int, int]) -> str:
     """Write height × width in an error about a checkpoint's config."""
     return f"{size[0]}×{size[1]}"
-
-
-def build_vit(config: ViTConfig, tensors: Tensors, report: LoadReport, replaced: str | None = None) -> ViT:
-    """Build the ViT that `config` describes from `tensors`: no tensor may be missing or left over.
-
-    Keys that begin with `replaced` may be absent: they are zero in the model and listed in the report.
-    """
-    if config.depth != (count := count_blocks(tensors)):  # before that many blocks are built
-        raise CheckpointError(
-            f"its config says {config.depth:,} blocks, its weights have {count:,}: get both files again"
-        )
-    if (count := config.layout.patches) > MAX_PATCHES:
-        raise CheckpointError(f"its config makes {count:,} patches of an image: {MAX_PATCHES:,} at most")
-    with torch.device("meta"):
-        model = ViT(config)
-    wanted = model.state_dict()
-    check_shapes(wanted, tensors)
-    if integers := [key for key, value in tensors.items() if not value.is_floating_point()]:
-        raise CheckpointError(f"{integers[0]} holds integers: quantised weights are not read without their scales")
-    missing = [key for key in wanted if key not in tensors]
-    if lacking := [key for key in missing if replaced is None or not key.startswith(replaced)]:
-        raise CheckpointError(
-            f"{len(lacking)} weight(s) that the model needs are not in the checkpoint: {', '.join(lacking[:4])}"
-            f"{' …' if len(lacking) > 4 else ''}"
-        )
-    own = {key: value.float().clone(memory_format=torch.contiguous_format) for key, value in tensors.items()}
-    own |= {key: torch.zeros(wanted[key].shape) for key in missing}  # a fresh head starts at zero
-    model.load_state_dict(own, assign=True)
-    report.reinitialised += missing
-    return model
-
-
-def check_shapes(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
-    """Raise while a ViT is built for a tensor that it does not have, and for one of another shape."""
-    for key, value in tensors.items():
-        if key not in wanted:
-            raise CheckpointError(f"the model that its config describes has no {key}: get both files again")
-        if value.shape != wanted[key].shape:
-            raise CheckpointError(f"{key} should be {tuple(wanted[key].shape)}, got {tuple(value.shape)}")

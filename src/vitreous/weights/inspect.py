@@ -20,7 +20,7 @@ class ModelSummary:
     values: dict[str, Any] = field(default_factory=dict)  # the same facts as plain values
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the facts as plain values, fit for JSON."""
+        """Return the facts that `inspect` found as plain values, fit for JSON."""
         return dict(self.values)
 
     def __repr__(self) -> str:
@@ -31,7 +31,7 @@ class ModelSummary:
 
 
 def inspect(model: Model, *, shapes: bool = False) -> ModelSummary:
-    """Summarise a model: its source, config, weights, preprocessing and training, and what loading assumed.
+    """Inspect a model for `vitreous doctor`: source, config, weights, preprocessing, training, what loading assumed.
 
     `shapes` adds the shape at each step of a forward pass.
 

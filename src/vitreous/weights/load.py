@@ -14,28 +14,30 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from vitreous.data.preprocess import Preprocess
 from vitreous.data.samples import samples
 from vitreous.inside.artifacts import register_neurons, with_registers
 from vitreous.models.timm_classifier import split_timm
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.runtime.memory import is_out_of_memory
-from vitreous.weights.architectures import find_architecture, resizing, states, timm_models
 from vitreous.weights.assume import check_assumptions, without_fields
-from vitreous.weights.card import Card, LoadReport, card_of, fold_standard, stated_task
+from vitreous.weights.build import MAX_PATCHES, build_vit
+from vitreous.weights.card import LoadReport, card_of, fold_standard
+from vitreous.weights.config_files import read_json
 from vitreous.weights.fetch import CheckpointFiles, fetch
 from vitreous.weights.formats.pretraining import MAE
 from vitreous.weights.formats.registry import recognise
 from vitreous.weights.formats.timm import read_training_script
-from vitreous.weights.infer import MAX_PATCHES, build_vit, infer_config, said_by_user
+from vitreous.weights.infer import infer_config, said_by_user
 from vitreous.weights.keymap import Allowed, Format, Tensors, pattern, to_ours
+from vitreous.weights.loaded_card import vit_card
 from vitreous.weights.names import DEFAULT
 from vitreous.weights.positions import CONVENTIONS, resize_positions, resize_relative_positions
+from vitreous.weights.preprocessing import processor_size
 from vitreous.weights.read import data_types, nonfinite, read, read_sharded
 from vitreous.weights.safety import CheckpointError
 from vitreous.weights.save import own_config, read_own, stated_timm
-from vitreous.weights.sidecar import class_names, imagenet_names, preprocessing, processor_size, read_json
+from vitreous.weights.timm_architectures import find_architecture, resizing, states, timm_models
 from vitreous.weights.unsupported import check_family
 from vitreous.weights.unwrap import RawCheckpoint
 
@@ -240,7 +242,7 @@ def _load_vit(
         config = replace(config, classes=classes, distillation_head=distilled, **plain)
     fresh = classes is not None and config.dense == "none"
     model = build_vit(config, tensors, report, replaced="head" if fresh else None)
-    model.card = _card(files, sidecar, raw.stated, report, config, kept=config.classes == trained.classes)
+    model.card = vit_card(files, sidecar, raw.stated, report, config, kept=config.classes == trained.classes)
     model.card.resize = way
     return model
 
@@ -262,7 +264,7 @@ def _statement(
     inside: Mapping[str, Any],
     assume: dict[str, Any],
 ) -> tuple[Allowed, str, str]:
-    """Return for `load` what the config file says, else the architecture that the user, the file or its name names.
+    """Return what `load` goes by: what the config file says, else the architecture named by user, file or file name.
 
     `inside` is what a training script says in the file of weights. Then the source, for messages, and the
     architecture's name, if there is one.
@@ -336,53 +338,3 @@ def _resize(
         old, new = (f"{rows}×{columns}" for rows, columns in (trained.grid, config.grid))
         report.resized.append(f"relative positions from {old} to {new} ({convention}'s convention)")
     return config
-
-
-def _card(
-    files: CheckpointFiles,
-    sidecar: Mapping[str, Any],
-    inside: Mapping[str, Any],
-    report: LoadReport,
-    config: ViTConfig,
-    *,
-    kept: bool,
-) -> Card:
-    """Make the card of the model that `load` returns; its head was `kept`, or another number of classes asked for.
-
-    `inside` is what a training script says in the weights' file.
-    """
-    own = read_own(sidecar)
-    if "config" in own and "preprocess" not in own:
-        raise CheckpointError("config.json states no preprocessing of the model: get it again")
-    if "preprocess" in own:
-        preprocess, names = Preprocess.from_dict(own["preprocess"]), own.get("class_names")
-        if "config" in own and (stated := own_config(own).size) != preprocess.size:
-            raise CheckpointError(
-                f"config.json contradicts itself: its model takes images of {stated}, its preprocessing makes "
-                f"{preprocess.size}: get it again"
-            )
-        head = own.get("head", "classifier")
-        names = tuple(names) if names and len(names) == config.classes else None
-        if "class names" in report.assumed and names != imagenet_names():  # assumed of the model it was fine-tuned from
-            del report.assumed["class names"]
-    else:
-        preprocess = preprocessing(files, sidecar, config.size, config.channels, report, inside)
-        shared = "clip" in report.format or "aimv2" in report.format
-        head = "projection" if shared and not config.head_bias and config.classes else "classifier"
-        names = class_names(files, sidecar, config.classes, report) if head == "classifier" else None
-    answers = stated_task(sidecar, own, config) if kept else {}
-    if any(key.startswith("head") for key in report.reinitialised):
-        names, head, own, answers = None, "classifier", {}, {}  # the accuracy of the old head does not apply
-        report.assumed.pop("class names", None)
-    return Card(
-        name=str(files.name),
-        preprocess=preprocess if preprocess.size == config.size else preprocess.with_size(config.size),
-        class_names=names,
-        head=head if config.classes else "none",
-        origin=files.origin,
-        revision=files.revision,
-        files=tuple(str(path) for path in files.weights),
-        report=report,
-        training=own.get("training"),
-        **answers,
-    )

@@ -8,13 +8,13 @@ from typing import Any
 from torch import Tensor
 
 from vitreous.models.text import TextConfig, TextTower
+from vitreous.weights.config_files import read_json
 from vitreous.weights.fetch import CheckpointFiles, fetch
 from vitreous.weights.formats.text import TEXT_FORMATS, TextFormat
 from vitreous.weights.load import CONFIG_ERRORS, Model
 from vitreous.weights.names import parse
 from vitreous.weights.read import read, read_sharded
 from vitreous.weights.safety import CheckpointError
-from vitreous.weights.sidecar import read_json
 from vitreous.weights.tokenizer import read_tokenizer
 
 HEAD_WIDTH = 64

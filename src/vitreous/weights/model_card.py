@@ -117,7 +117,7 @@ def _public_training(card: Card) -> dict[str, Any]:
 
 
 def training_figures(card: Card) -> list[tuple[str, str]]:
-    """Return the figures of labels, numbers or masks at the end of a model's training, in words for its card."""
+    """Return for the model card the figures of labels, numbers or masks at the end of training, in words."""
     found = []
     for key, value in dict((card.training or {})["result"]).items():
         name, _, number = key.rpartition("_")

@@ -33,7 +33,7 @@ VERSION = 6  # the layout that is written; 0.1 wrote 1 and 2
 
 
 def save(model: "ViT | ResNet | TimmClassifier", folder: str | Path) -> list[Path]:
-    """Write a model with its preprocessing and class names to `folder`; `load(folder)` reads it.
+    """Save a model with its preprocessing and class names to `folder`; `load(folder)` reads it.
 
     >>> import tempfile
     >>> from vitreous.models.variants import variant
@@ -52,7 +52,7 @@ def save(model: "ViT | ResNet | TimmClassifier", folder: str | Path) -> list[Pat
 
 
 def write_safetensors(path: Path, tensors: Tensors) -> Path:
-    """Write a model's tensors as safetensors; a full disk is an `OSError`, as for other files."""
+    """Save a model's tensors as safetensors; a full disk is an `OSError`, as for other files."""
 
     def write(temporary: Path) -> None:
         try:
@@ -66,17 +66,17 @@ def write_safetensors(path: Path, tensors: Tensors) -> Path:
 
 
 def write_pickle(path: Path, tensors: Tensors) -> Path:
-    """Write a model's tensors with `torch.save`."""
+    """Save a model's tensors with `torch.save`."""
     return write_atomic(path, lambda temporary: torch.save(tensors, temporary))
 
 
 def write_npz(path: Path, tensors: Tensors) -> Path:
-    """Write a model's tensors to an npz file."""
+    """Save a model's tensors to an npz file."""
     return write_arrays(path, {key: value.numpy() for key, value in tensors.items()}, compressed=False)
 
 
 def describe_model(model: "ViT | ResNet | TimmClassifier", name: str = "") -> dict[str, Any]:
-    """Return the content of our own `config.json`: the model's config, its preprocessing and its class names."""
+    """Return the `config.json` that a model is saved with: its config, its preprocessing and its class names."""
     if has_registers(model):
         raise ValueError("test-time registers are not stored: save the model without, load it with test_time_registers")
     card, dense = card_of(model, name), getattr(model.config, "dense", "none") != "none"

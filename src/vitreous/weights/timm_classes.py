@@ -58,7 +58,7 @@ BLOCKS = {"Block": "before", "RelPosBlock": "before", "ResPostBlock": "after", "
 
 
 def beit(given: Arguments) -> dict[str, Any]:
-    """Translate the arguments of timm's `Beit`."""
+    """Translate the arguments of timm's class `Beit`."""
     flags = {"use_abs_pos_emb": True, "use_rel_pos_bias": False, "use_shared_rel_pos_bias": False}
     arguments = without(given, "Beit", *flags, "pos_drop_rate", "head_init_scale")
     absolute, own, shared = (check_bool(name, given.get(name, usual)) for name, usual in flags.items())
@@ -72,7 +72,7 @@ def beit(given: Arguments) -> dict[str, Any]:
 
 
 def cait(given: Arguments) -> dict[str, Any]:
-    """Translate the arguments of timm's `Cait`."""
+    """Translate the arguments of timm's class `Cait`."""
     arguments = without(given, "Cait", "depth_token_only", "mlp_ratio_token_only", "pos_drop_rate")
     one_of("global_pool", given.get("global_pool", "token"), {"token": "class token"})
     width, ratio = given.get("embed_dim", 768), given.get("mlp_ratio_token_only", 4.0)
@@ -82,7 +82,7 @@ def cait(given: Arguments) -> dict[str, Any]:
 
 
 def relative(given: Arguments) -> dict[str, Any]:
-    """Translate the arguments of timm's `VisionTransformerRelPos`."""
+    """Translate the arguments of timm's class `VisionTransformerRelPos`."""
     own, kept = ("rel_pos_type", "rel_pos_dim", "shared_rel_pos"), ("qk_norm", "class_token", "fc_norm", "block_fn")
     arguments = without(given, "VisionTransformerRelPos", *own, *kept, "weight_init", "fix_init")
     arguments |= {name: given[name] for name in kept if name in given}
@@ -96,7 +96,7 @@ def relative(given: Arguments) -> dict[str, Any]:
 
 
 def eva(given: Arguments) -> dict[str, Any]:
-    """Translate the arguments of timm's `Eva`: EVA, EVA-02, DINOv3, Perception Encoder, ViTs with rotary positions."""
+    """Translate the arguments of timm's class `Eva`: EVA, EVA-02, DINOv3, Perception Encoder, other rotary ViTs."""
     flags = {name: check_bool(name, given.get(name, usual)) for name, usual in EVA_FLAGS.items()}
     taken = (*EVA_FLAGS, *EVA_OPTIONS, *EVA_HARMLESS)
     arguments = {"global_pool": "avg"} | without(given, "Eva", *taken)
@@ -147,7 +147,7 @@ def eva(given: Arguments) -> dict[str, Any]:
 
 
 def _is_sapiens2(given: Arguments) -> bool:
-    """Return whether key and value heads are shared as in Sapiens 2: by two, but in the first and last eight blocks."""
+    """Return whether a timm class shares key and value heads as Sapiens 2: by two, but in its outer blocks."""
     depth, heads = given.get("depth", 12), given.get("num_heads", 12)
     wanted = [heads if n < 8 or n >= depth - 8 else heads // 2 for n in range(depth)]
     parts = {"attn_type": "rope", "qkv_fused": False, "qkv_bias": True, "qk_norm": True}
@@ -155,7 +155,7 @@ def _is_sapiens2(given: Arguments) -> bool:
 
 
 def naflex(given: Arguments) -> dict[str, Any]:
-    """Translate the arguments of timm's `NaFlexVit` at one image size: positions are a grid, whatever that size."""
+    """Translate the arguments of timm's class `NaFlexVit` at one image size: positions are a grid, whatever size."""
     positions = ("pos_embed_grid_size", "pos_embed_interp_mode", "pos_embed_ar_preserving")
     kept = ("class_token", "reg_tokens", "fc_norm", "final_norm", "qk_norm", "act_layer", "pool_include_prefix")
     arguments = without(given, "NaFlexVit", *kept, *positions, "pos_embed", "weight_init", "fix_init", "pos_drop_rate")
@@ -175,7 +175,7 @@ def naflex(given: Arguments) -> dict[str, Any]:
 
 
 def _rotation(given: Arguments) -> dict[str, Any]:
-    """Translate the arguments of timm's `Eva` that say how queries and keys are rotated."""
+    """Translate the arguments of timm's class `Eva` that say how queries and keys are rotated."""
     kind = one_of("rope_type", given.get("rope_type", "cat"), {"cat": "axial", "mixed": "mixed", "dinov3": "dinov3"})
     if check_bool("rope_rotate_half", given.get("rope_rotate_half", False)) != (kind == "dinov3"):
         raise CheckpointError("timm's rope_rotate_half is supported with rope_type='dinov3', and not without it")
@@ -210,7 +210,7 @@ def shared_arguments(config: ViTConfig, hidden: int) -> dict[str, Any]:
 
 
 def beit_arguments(config: ViTConfig) -> dict[str, Any]:
-    """Write the arguments by which timm's `Beit` builds a model: class token, a norm after a mean."""
+    """Write the arguments by which timm's class `Beit` builds a model: class token, a norm after a mean."""
     mean = config.pool == "mean"
     held = {"class_token": (True,), "registers": (0,), "qk_norm": (False,), "swiglu": (False,), "activation": ("gelu",)}
     held |= {"embedding_norm": (False,), "final_norm": (not mean,), "fc_norm": (mean,), "norm_eps": (1e-6,)}
@@ -225,7 +225,7 @@ def beit_arguments(config: ViTConfig) -> dict[str, Any]:
 
 
 def eva_arguments(config: ViTConfig) -> dict[str, Any]:
-    """Write the arguments by which timm's `Eva` builds a model with rotary positions: what `eva` reads."""
+    """Write the arguments by which timm's class `Eva` builds a model with rotary positions: what `eva` reads."""
     kinds = {"axial": "cat", "mixed": "mixed", "dinov3": "dinov3"}
     reads_prefix = config.pool == "attention" and config.layout.prefix > 0  # its pool reads whatever tokens there are
     check_limits(config, "timm's Eva", EVA_LIMITS | {"pool_prefix": (reads_prefix,)})

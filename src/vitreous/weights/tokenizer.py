@@ -20,10 +20,10 @@ from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers, p
 from torch import Tensor
 
 from vitreous.models.text import TextConfig
+from vitreous.weights.config_files import MAX_CONFIG_BYTES, read_json
 from vitreous.weights.fetch import CheckpointFiles
 from vitreous.weights.safety import CheckpointError
 from vitreous.weights.sentencepiece import SENTENCEPIECE_FILES, read_sentencepiece
-from vitreous.weights.sidecar import MAX_CONFIG_BYTES, read_json
 
 CLIP_VOCABULARY = "bpe_simple_vocab_16e6.txt.gz"
 CLIP_MERGES = 49152 - 256 - 2  # those that CLIP uses; the file holds more

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from vitreous.weights.architectures import find_architecture
 from vitreous.weights.safety import CheckpointError
+from vitreous.weights.timm_architectures import find_architecture
 
 SUPPORTED = (  # the one list: errors print it, and docs/guides/checkpoint.md has every name
     *("ViT", "AugReg", "FlexiViT", "DeiT", "DeiT-III", "MAE", "MoCo v3", "I-JEPA", "DINO", "iBOT", "DINOv2", "DINOv3"),

@@ -74,7 +74,7 @@ class MixUpCutMix(nn.Module):
         return torch.where(blended[:, None, None, None], faded[0], patched), faded[1]
 
     def draw_cut(self, kept: Tensor, size: tuple[int, int], rng: CounterRandom) -> tuple[Tensor, Tensor]:
-        """Draw each image's box, bool `[b 1 h w]`, and return the exact share outside it, float64 `[b]`."""
+        """Draw each image's box of CutMix, bool `[b 1 h w]`, and return the exact share outside it, float64 `[b]`."""
         x, y = rng.integers("mix x", 0, size[1] - 1), rng.integers("mix y", 0, size[0] - 1)
         box = cutmix_box(kept, x, y, size)
         kept = 1.0 - (box[2] * box[3]).double() / (size[0] * size[1])
@@ -86,5 +86,5 @@ class MixUpCutMix(nn.Module):
         return mix(images, own, other), self.blend_targets(targets, kept)
 
     def blend_targets(self, targets: Tensor, kept: Tensor) -> Tensor:
-        """Blend the targets of both images by their shares."""
+        """Blend the targets of both images by their shares, for MixUp and CutMix."""
         return mix(targets, kept.float()[:, None], (1.0 - kept).float()[:, None])

@@ -27,7 +27,7 @@ from vitreous.data.masks import IGNORE
 
 
 def soft_targets(labels: Tensor, classes: int, smoothing: float = 0.0) -> Tensor:
-    """Turn labels into one-hot targets with label smoothing: int64 `[b]` → float32 `[b k]`.
+    """Turn labels into an augmented batch's one-hot targets with label smoothing: int64 `[b]` → float32 `[b k]`.
 
     >>> soft_targets(torch.tensor([1]), 2, 0.5)
     tensor([[0.2500, 0.7500]])
@@ -151,19 +151,19 @@ class Augment(nn.Module):
         return torch.cat([pixels[:, :-1], IGNORE - pixels[:, -1:]], dim=1) if self.masks else pixels
 
     def plain(self, pixels: Tensor) -> Tensor:
-        """Normalise a batch alone, for evaluation, without its masks: uint8 `[b c h w]` → float32 `[b c h w]`."""
+        """Normalise a batch without augmenting it, for evaluation, and without masks: uint8 → float32 `[b c h w]`."""
         if self.masks and pixels.shape[1] == len(self.mean) + 1:
             pixels = pixels[:, :-1]
         self.check_pixels(pixels)
         return (pixels.float() * (1.0 / 255.0)).sub_(self.mean).div_(self.std)  # in torchvision's order, for its bits
 
     def mask_of(self, pixels: Tensor) -> Tensor:
-        """Return the masks of a batch, its last channel, for evaluation: uint8 `[b c+1 h w]` → int64 `[b h w]`."""
+        """Return a batch's masks without augmenting it, its last channel: uint8 `[b c+1 h w]` → int64 `[b h w]`."""
         self.check_pixels(pixels, masks=True)
         return pixels[:, -1].long()
 
     def check_pixels(self, pixels: Tensor, *, masks: bool = False) -> None:
-        """Raise for pixels that would be broadcast or misread silently."""
+        """Raise for pixels to augment that would be broadcast or misread silently."""
         expected = (len(self.mean) + masks, *self.size)
         if pixels.dtype != torch.uint8 or tuple(pixels.shape[1:]) != expected:
             raise ValueError(

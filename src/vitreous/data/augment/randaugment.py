@@ -60,7 +60,7 @@ def list_strengths(space: str, operation: str, size: tuple[int, int]) -> list[fl
 
 
 def trace_pixels(operation: str, strength: float, size: tuple[int, int]) -> Tensor:
-    """Return where each pixel comes from when an operation (shear, shift, rotation) moves it: int32 `[p]`, -1 outside.
+    """Return where each pixel comes from when RandAugment shears, shifts or rotates: int32 `[p]`, -1 outside.
 
     torchvision moves an image whose values are the indices of its own pixels, counted from 1; outside is its black, 0.
     """
@@ -223,19 +223,19 @@ class RandomOperations(nn.Module):
             self.register_buffer(key, table, persistent=False)
 
     def draw_rows(self, rng: CounterRandom, turn: int = 0) -> Tensor:
-        """Draw each image's row of the table, int64 `[b]`: operation, strength and sign, all equally likely."""
+        """Draw each image's row of RandAugment's table, int64 `[b]`: operation, strength, sign, all equally likely."""
         operation = rng.integers(f"policy {turn} operation", 0, len(OPERATIONS) - 1)
         bin = rng.integers(f"policy {turn} strength", 0, len(self.bins) - 1)
         return (operation * len(self.bins) + bin) * 2 + rng.integers(f"policy {turn} sign", 0, 1)
 
     def forward(self, pixels: Tensor, rng: CounterRandom) -> Tensor:
-        """Apply the operations: uint8 `[b c h w]` → uint8 `[b c h w]`."""
+        """Apply RandAugment's random operations: uint8 `[b c h w]` → uint8 `[b c h w]`."""
         for turn in range(self.operations):
             pixels = self.apply_rows(pixels, self.draw_rows(rng, turn))
         return pixels
 
     def apply_rows(self, pixels: Tensor, rows: Tensor) -> Tensor:
-        """Apply each image's drawn operation; large batches are split into pieces."""
+        """Apply each image's operation that RandAugment drew; large batches are split into pieces."""
         piece = PIECE_ON_CPU if pixels.device.type == "cpu" else PIECE
         share = max(1, piece // pixels[0].numel())
         if len(pixels) <= share:
@@ -244,7 +244,7 @@ class RandomOperations(nn.Module):
         return torch.cat([self.apply_piece(piece, its_rows) for piece, its_rows in pieces])
 
     def apply_piece(self, pixels: Tensor, rows: Tensor) -> Tensor:
-        """Move pixels, change tones, and blend pixels with their grey or their neighbours."""
+        """Apply RandAugment to a piece of a batch: move pixels, change tones, blend with grey or neighbours."""
         pixels = self.move_pixels(pixels, rows)
         colours = pixels[:, :-1] if self.masks else pixels
         grey = to_grey(colours)  # [b h w]
@@ -252,14 +252,14 @@ class RandomOperations(nn.Module):
         return torch.cat([changed, pixels[:, -1:]], dim=1) if self.masks else changed
 
     def move_pixels(self, pixels: Tensor, rows: Tensor) -> Tensor:
-        """Shear, translate and rotate images by one look-up."""
+        """Apply RandAugment's shears, translations and rotations by one look-up."""
         source = self.frames[self.frame[rows]].long()[:, None]  # [b 1 p]
         flat = pixels.flatten(2)  # [b c p]
         moved = flat.gather(2, source.clamp(min=0).expand(flat.shape))
         return moved.masked_fill(source < 0, 0).view(pixels.shape)
 
     def change_tones(self, pixels: Tensor, grey: Tensor, rows: Tensor) -> Tensor:
-        """Apply brightness, contrast, posterize, solarize, autocontrast and equalize: each tone becomes another."""
+        """Apply RandAugment's brightness, contrast, posterize, solarize, autocontrast and equalize, tone by tone."""
         operation = self.operation[rows][:, None, None]  # [b 1 1]
         flat = pixels.flatten(2)  # [b c p]
         darker = count_darker(flat.flatten(0, 1)).view(*flat.shape[:2], 256)
@@ -276,7 +276,7 @@ class RandomOperations(nn.Module):
         return curves.gather(2, flat.long()).view(pixels.shape)
 
     def blend(self, pixels: Tensor, grey: Tensor, rows: Tensor) -> Tensor:
-        """Apply colour (blend with the grey; none in grey images) and sharpness (blend with the neighbours)."""
+        """Apply RandAugment's colour (blend with the grey; none in grey images) and sharpness (with the neighbours)."""
         operation = self.operation[rows][:, None, None, None]  # [b 1 1 1]
         colour = (operation == OPERATIONS.index("Color")) & (pixels.shape[1] > 1)
         sharpness = operation == OPERATIONS.index("Sharpness")

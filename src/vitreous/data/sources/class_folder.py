@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from vitreous.data.dataset_source import SPELLINGS, DatasetSource
 from vitreous.data.finding import find_images
-from vitreous.data.image_dataset import SPELLINGS, DatasetSource, ImageDataset, fingerprint_files
+from vitreous.data.image_dataset import ImageDataset, fingerprint_files
 from vitreous.data.sources.labels_csv import SUFFIXES as TABLE_SUFFIXES
 
 

@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitreous.data.image_dataset import DatasetSource, ImageDataset, digest, file_state
+from vitreous.data.dataset_source import DatasetSource
+from vitreous.data.image_dataset import ImageDataset, digest, file_state
 from vitreous.data.images import ImageError, read_image
 from vitreous.data.sources.parquet import choose_columns, number_labels
 

@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 
 from vitreous.data.archives import split_member
-from vitreous.data.image_dataset import SPELLINGS, DatasetSource, ImageDataset, digest, file_state
+from vitreous.data.dataset_source import SPELLINGS, DatasetSource
+from vitreous.data.image_dataset import ImageDataset, digest, file_state
 from vitreous.data.images import is_web_address
 from vitreous.data.sources.table_targets import Table, Target, cell_text, guess_task, read_target, spell_target
 from vitreous.runtime.wording import count

@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 from PIL.Image import Image
 
+from vitreous.data.dataset_source import SPELLINGS, DatasetSource
 from vitreous.data.finding import SUFFIXES, find_images
-from vitreous.data.image_dataset import SPELLINGS, DatasetSource, ImageDataset, digest, fingerprint_files
+from vitreous.data.image_dataset import ImageDataset, digest, fingerprint_files
 from vitreous.data.images import ImageError, read_size
 from vitreous.data.masks import CLASS_FILES, MaskValues, name_values, read_classes, read_values, sizes_differ
 from vitreous.data.prefetch import prefetch
@@ -63,7 +64,7 @@ class MaskFolder:
     parts: dict[str | None, tuple[Path, Path]]
 
     def open(self, part: str | None) -> ImageDataset:
-        """Open a split; its masks are checked."""
+        """Open a split of a folder of images and masks; its masks are checked."""
         values = self.values
         images, masks = zip(*self.pairs(part), strict=True)
         if self.class_file is not None:  # else all masks have been read for their values
@@ -81,7 +82,7 @@ class MaskFolder:
 
     @cached_property
     def class_file(self) -> Path | None:
-        """The file that names the classes; None if there is none."""
+        """The file in a folder of images and masks that names the classes; None if there is none."""
         found = [path for name in CLASS_FILES if (path := self.folder / name).is_file()]
         if len(found) > 1:
             raise ValueError(f"{self.folder} has {found[0].name} and {found[1].name}: keep one of them")
@@ -89,14 +90,14 @@ class MaskFolder:
 
     @cached_property
     def values(self) -> MaskValues:
-        """What the masks' values mean, by the file of names or by the values in the masks of all splits."""
+        """What the values in a folder of masks mean, by the file of names or by the values that occur in all splits."""
         if self.class_file is not None:
             return read_classes(self.class_file)
         pairs = [pair for part in self.parts for pair in self.pairs(part)]
         return name_values(check_masks(self.folder, pairs, None), str(self.folder))
 
     def pairs(self, part: str | None) -> list[tuple[Path, Path]]:
-        """Match the images and masks of a split by their paths without suffix; a `ValueError` names what is left."""
+        """Match the images and masks of a folder by their paths without suffix; a `ValueError` names what is left."""
         folders = self.parts[part]
         images, masks = (self.by_stem(folder) for folder in folders)
         for path in masks.values():
@@ -131,7 +132,7 @@ class MaskFolder:
 
 
 def check_masks(folder: Path, pairs: Sequence[tuple[Path, Path]], values: MaskValues | None) -> list[int]:
-    """Check that masks have their images' sizes and known values; without `values`, return the values that occur."""
+    """Check that a folder's masks have their images' sizes and known values; without `values`, return what occurs."""
     known = "" if values is None else json.dumps([values.class_names, values.index, values.colours])
     name = digest([known, fingerprint_files(folder, [path for pair in pairs for path in pair])])[:24]
     cached = cache_folder() / f"masks-{name}.json"
@@ -146,7 +147,7 @@ def check_masks(folder: Path, pairs: Sequence[tuple[Path, Path]], values: MaskVa
 
 
 def _check_mask(values: MaskValues | None, pair: tuple[Path, Path]) -> set[int]:
-    """Check a mask; without known values return the values that occur in it."""
+    """Check a mask of a folder; without known values return the values that occur in it."""
     image, mask = pair
     size: tuple[int, int]
     found: set[int] = set()
@@ -168,7 +169,7 @@ def _check_mask(values: MaskValues | None, pair: tuple[Path, Path]) -> set[int]:
 
 
 def _read_mask(masks: tuple[Path, ...], values: MaskValues, i: int) -> Image:
-    """Read the mask of an image in a folder."""
+    """Read the mask of an image in a folder of images and masks."""
     return values.read(masks[i])
 
 

@@ -19,8 +19,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitreous.data.dataset_source import SPELLINGS, DatasetSource
 from vitreous.data.finding import split_pattern
-from vitreous.data.image_dataset import SPELLINGS, DatasetSource, ImageDataset, digest, file_state, list_some
+from vitreous.data.image_dataset import ImageDataset, digest, file_state, list_some
 from vitreous.data.images import ImageError, read_image
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class _ParquetImages:
         return f"{self.groups.files[file].name} row {row}"
 
     def locate(self, i: int) -> tuple[int, int]:
-        """Return the file's number and the row in it."""
+        """Return the number of the parquet file that holds an image, and the row in it."""
         if not 0 <= i < self.ends[-1]:
             raise IndexError(f"image {i} of {self.ends[-1]}")
         file = bisect_right(self.ends, i)
@@ -287,7 +288,7 @@ class RowGroups:
         self._opened = _Opened()
 
     def read(self, file: int, row: int) -> bytes | None:
-        """Return the bytes in a row of a file, None if it holds none."""
+        """Return the bytes in a row of a parquet file, None if it holds none."""
         opened = self._opened
         if opened.process != os.getpid():  # forked: the lock may be held by a thread of the parent
             self._opened = opened = _Opened()
@@ -322,7 +323,7 @@ class _Opened:
         self.cache_bytes = 0
 
     def add(self, key: tuple[int, int], column: Any, limit: int) -> None:
-        """Cache a row group, and drop those used longest ago beyond the limit of bytes."""
+        """Cache a row group of a parquet file, and drop those used longest ago beyond the limit of bytes."""
         self.cache[key] = column
         self.cache_bytes += column.nbytes
         while len(self.cache) > 1 and self.cache_bytes > limit:

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import IterableDataset
 
-from vitreous.data.image_dataset import SPLITS, ImageDataset, split_parts
+from vitreous.data.dataset_source import SPLITS, split_parts
+from vitreous.data.image_dataset import ImageDataset
 from vitreous.data.sources.hub import PREFIX, decode_cell, hub_builder, library
 from vitreous.data.sources.parquet import LABEL_COLUMNS, choose_columns, choose_image, find_parquet, split_of
 from vitreous.data.sources.table_targets import ID_COLUMNS, Table, read_cell, to_flag, to_number
@@ -68,7 +69,7 @@ class ImageStream(IterableDataset[Any]):
         return map(self.read, self.undecoded())  # not a generator, which an error would end
 
     def undecoded(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield a stream's numbered rows for `read`."""
+        """Yield a stream's numbered rows, not decoded, for `read`."""
         from datasets.distributed import split_dataset_by_node
 
         rows = self.rows
@@ -86,7 +87,7 @@ class ImageStream(IterableDataset[Any]):
         return decode_cell(numbered[1]["image"], self._name(*numbered)), target
 
     def targets(self, numbered: tuple[int, dict[str, Any]]) -> NDArray[np.float32]:
-        """Return the labels of a row of `undecoded`, 1 for each that the image has, or its numbers: float32 `[k]`."""
+        """Return the labels of a row of a stream, 1 for each that the image has, or its numbers: float32 `[k]`."""
         number, row = numbered
         if self.lists:
             known = [self.label((number, row | {"label": each})) for each in row["label"] or ()]
@@ -96,7 +97,7 @@ class ImageStream(IterableDataset[Any]):
         return np.array([read_cell(table, name, number, row, *kind) for name in self.class_names], np.float32)
 
     def label(self, numbered: tuple[int, dict[str, Any]]) -> int:
-        """Return the class of a row of `undecoded`; the image is not decoded."""
+        """Return the class of a row of a stream; the image is not decoded."""
         label, name = numbered[1]["label"], self._name(*numbered)
         if isinstance(label, str) and label in self.class_names:
             label = self.class_names.index(label)
@@ -194,7 +195,7 @@ def stream_dataset(
 
 
 def take_first(stream: ImageStream, count: int) -> ImageDataset:
-    """Keep the first `count` images of a stream in memory, encoded as they are, as a dataset to test on."""
+    """Keep the first `count` rows of a stream in memory, encoded as they are, as a dataset to test on."""
     rows = [row for _, row in islice(stream.undecoded(), count + 1)]
     if len(rows) > count:
         warnings.warn(f"{stream.name}: only the first {count:,} test images are kept and reported on", stacklevel=2)

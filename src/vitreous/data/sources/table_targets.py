@@ -39,7 +39,7 @@ class Table:
 
     @cached_property
     def image(self) -> str:
-        """The column of image files; this and the next two are empty if there is none."""
+        """The column of image files of a table with targets; this and the next two are empty if there is none."""
         return find_column(self.header, IMAGE_COLUMNS)
 
     @cached_property
@@ -52,28 +52,28 @@ class Table:
 
     @cached_property
     def others(self) -> tuple[str, ...]:
-        """Columns that are neither images nor splits nor numbers of rows."""
+        """Columns of a table that may be targets: neither images nor splits nor numbers of rows."""
         known = (self.image, self.split)
         return tuple(name for name in self.header if name not in known and name.strip().lower() not in ID_COLUMNS)
 
     def cells(self, column: str) -> list[str]:
-        """Return the texts of a column that are not empty."""
+        """Return the texts of a table's column of targets that are not empty."""
         return [text for value in self.values if (text := cell_text(value.get(column)))]
 
 
 def find_column(header: Sequence[str], usual: Sequence[str]) -> str:
-    """Find a column of a table of labels by its usual names; empty if there is none."""
+    """Find the column of a table's targets, images or splits by its usual names; empty if there is none."""
     found = {str(name).strip().lower(): name for name in reversed(header)}
     return next((found[name] for name in usual if name in found), "")
 
 
 def cell_text(value: Any) -> str:
-    """Return a cell of a table of labels as text; an empty cell, a missing one and a list are nothing."""
+    """Return a cell of a table, for its row's target, as text; an empty cell, a missing one and a list are nothing."""
     return "" if value is None or isinstance(value, list | dict) else str(value).strip()
 
 
 def spell_target(target: Target) -> str:
-    """Write a row's class, labels or numbers for a message.
+    """Write the target of a table's row (class, labels or numbers) for a message.
 
     >>> spell_target("cat"), spell_target(("cat", "outdoor")), spell_target((31.0, 1.75))
     ("'cat'", "'cat;outdoor'", "'31;1.75'")
@@ -150,7 +150,7 @@ def read_target(table: Table, task: str) -> Callable[[int, Mapping[str, Any]], T
 
 
 def _read_class(table: Table, column: str, number: int, cells: Mapping[str, Any]) -> str:
-    """Read the class of a row."""
+    """Read the target of a table's row that is a class."""
     if not (word := cell_text(cells.get(column))):
         several = ", or pass --task multilabel if it means that there is none" * (column.strip().lower() == "labels")
         raise ValueError(f"row {number} of {table.path.name} has no label: fill it in, or remove the row{several}")
@@ -158,7 +158,7 @@ def _read_class(table: Table, column: str, number: int, cells: Mapping[str, Any]
 
 
 def _read_labels(table: Table, column: str, number: int, cells: Mapping[str, Any]) -> tuple[str, ...]:
-    """Read the labels of a row, sorted: none, or any number."""
+    """Read the target of a table's row that is labels, sorted: none, or any number."""
     cell = cells.get(column)
     if isinstance(cell, dict):
         raise ValueError(f"row {number} of {table.path.name} has an object for labels: expected a list of words")
@@ -167,13 +167,13 @@ def _read_labels(table: Table, column: str, number: int, cells: Mapping[str, Any
 
 
 def _read_flags(table: Table, number: int, cells: Mapping[str, Any]) -> tuple[str, ...]:
-    """Read the labels of a row from a column of 0 and 1 for each."""
+    """Read the target of a table's row that is labels, from a column of 0 and 1 for each."""
     flags = {column: read_cell(table, column, number, cells, to_flag, "0 or 1") for column in table.others}
     return tuple(column.strip() for column, flag in flags.items() if flag)
 
 
 def _read_numbers(table: Table, number: int, cells: Mapping[str, Any]) -> tuple[float, ...]:
-    """Read the numbers of a row."""
+    """Read the target of a table's row that is numbers."""
     return tuple(read_cell(table, column, number, cells, to_number, "a number") for column in table.others)
 
 
@@ -185,7 +185,7 @@ def read_cell(
     read: Callable[[str], float | None],
     expected: str,
 ) -> float:
-    """Read a cell of a table as a number; an error names row and column."""
+    """Read a cell of a table's row as a target that is a number; an error names row and column."""
     text = cell_text(cells.get(column))
     if not text:
         raise ValueError(
@@ -200,7 +200,7 @@ def read_cell(
 
 
 def to_flag(text: str) -> float | None:
-    """Return a cell of 0 or 1 as a number; None if it is neither.
+    """Return a cell of a table's targets that is 0 or 1 as a number; None if it is neither.
 
     >>> to_flag("1"), to_flag("True"), to_flag("2")
     (1.0, 1.0, None)
@@ -209,7 +209,7 @@ def to_flag(text: str) -> float | None:
 
 
 def to_number(text: str) -> float | None:
-    """Return the number in a cell; None if there is none, or it is not finite.
+    """Return the number in a cell of a table's targets; None if there is none, or it is not finite.
 
     >>> to_number("-3.5e2"), to_number("nan"), to_number("3,5")
     (-350.0, None, None)

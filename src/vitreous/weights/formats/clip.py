@@ -11,6 +11,7 @@ from torch import Tensor
 
 from vitreous.models.vit import ViT
 from vitreous.weights.adapt import PAPER_VIT, ConvertedCheckpoint, adapted, check_limits, library_models
+from vitreous.weights.config_files import check_fields
 from vitreous.weights.formats.huggingface import activation_name, add_prefix, with_sidecars
 from vitreous.weights.formats.huggingface_config import (
     CLIPS,
@@ -37,7 +38,6 @@ from vitreous.weights.keymap import (
     to_theirs,
 )
 from vitreous.weights.safety import CheckpointError
-from vitreous.weights.sidecar import check_fields
 
 CLIP = {key: value for key, value in USUAL.items() if key != "qkv_bias"} | MLP
 CLIP |= {"patch_size": 32, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5, "projection_dim": 512}

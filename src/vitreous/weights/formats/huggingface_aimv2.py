@@ -13,6 +13,7 @@ from torch import Tensor
 
 from vitreous.models.vit import ViT
 from vitreous.weights.adapt import PAPER_VIT, ConvertedCheckpoint, adapted, check_limits, library_models
+from vitreous.weights.config_files import check_fields
 from vitreous.weights.formats.huggingface import with_sidecars
 from vitreous.weights.formats.huggingface_config import (
     HARMLESS,
@@ -35,7 +36,6 @@ from vitreous.weights.keymap import (
     to_theirs,
 )
 from vitreous.weights.safety import CheckpointError
-from vitreous.weights.sidecar import check_fields
 
 LAYER = "encoder.layers.{n}"
 JOIN_KV = Transform(lambda parts: torch.cat(list(parts)), lambda x, _: x.chunk(2))

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from vitreous.weights.adapt import PAPER_VIT
+from vitreous.weights.config_files import check_fields
 from vitreous.weights.keymap import Allowed
 from vitreous.weights.safety import CheckpointError
-from vitreous.weights.sidecar import check_fields
 
 ACTIVATIONS = {name: name for name in ("gelu", "quick_gelu", "relu", "silu")}
 ACTIVATIONS |= {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "swish": "silu"}

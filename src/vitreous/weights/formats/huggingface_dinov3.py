@@ -41,7 +41,7 @@ DINOV3_PLAIN_RULES = tuple(
 
 
 def strip_encoder(tensors: Tensors) -> Tensors:
-    """Remove the encoder's name in DINOv3's keys, which transformers 5 has; registers of no tokens are left out."""
+    """Remove the encoder's name, which transformers 5 has, in DINOv3's keys; registers of no tokens are left out."""
     plain = {key.removeprefix("model."): value for key, value in tensors.items()}
     registers, token = (plain.get(f"embeddings.{name}") for name in ("register_tokens", "cls_token"))
     if registers is None or token is None or registers.shape != (1, *registers.shape[1:2], token.shape[-1]):
@@ -50,7 +50,7 @@ def strip_encoder(tensors: Tensors) -> Tensors:
 
 
 def read_dinov3_config(sidecar: Mapping[str, Any]) -> Allowed:
-    """Read our fields from a DINOv3's `config.json`."""
+    """Read our fields from the `config.json` of transformers' DINOv3."""
     if (kind := sidecar.get("model_type")) != "dinov3_vit":
         raise unsupported_kind(kind)
     flags = {"query_bias": True, "key_bias": False, "value_bias": True, "proj_bias": True, "mlp_bias": True}
@@ -93,7 +93,7 @@ def read_dinov3_config(sidecar: Mapping[str, Any]) -> Allowed:
 
 
 def known_models(shapes: Mapping[str, Any], assume: Mapping[str, Any]) -> tuple[Allowed, str]:
-    """Return the choices of DINOv3's models: all rotate alike, and the largest have a gated MLP."""
+    """Return the choices of transformers' DINOv3: all rotate alike, and the largest have a gated MLP."""
     rotation = {"rope": ("dinov3",), "rope_temperature": (100.0,), "rope_offset": (0.0,), "rope_reference": (0,)}
     return library_models(
         **rotation,

@@ -18,7 +18,7 @@ COLOURS = 3
 
 
 def prepare(tensors: Tensors) -> Tensors:
-    """Name the embedding's tensors as timm's other ViTs do, with patches as filters and positions as a sequence."""
+    """Name the tensors of NaFlex's embedding as timm's other ViTs do: patches as filters, positions as a sequence."""
     plain = {key.removeprefix("embeds."): value for key, value in tensors.items()}
     if not any(key in plain for key in ("norm.weight", "fc_norm.weight")):
         raise CheckpointError(
@@ -44,7 +44,7 @@ def prepare(tensors: Tensors) -> Tensors:
 
 
 def read_config(sidecar: Mapping[str, Any]) -> Allowed:
-    """Read timm's `config.json`; a ViT built with `use_naflex` has a name that is not of NaFlex, and other defaults."""
+    """Read a NaFlex ViT's `config.json`; one built with `use_naflex` has another name, and other defaults."""
     if not str(sidecar.get("architecture", "naflexvit_")).startswith("naflexvit_"):
         raise CheckpointError(
             f"its config says architecture={sidecar['architecture']!r:.60}, and its tensors are of a NaFlex ViT: "

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from vitreous.weights.architectures import from_arguments, states, timm_arguments
+from vitreous.weights.config_files import check_fields
 from vitreous.weights.formats.clip import OPENAI_CLIP
 from vitreous.weights.formats.huggingface_config import read_pair
 from vitreous.weights.formats.timm import TIMM
 from vitreous.weights.keymap import Allowed, Tensors
 from vitreous.weights.safety import CheckpointError
-from vitreous.weights.sidecar import check_fields
+from vitreous.weights.timm_architectures import from_arguments, states, timm_arguments
 
 FIELDS = ("model_cfg", "preprocess_cfg")
 MODEL_FIELDS = ("embed_dim", "vision_cfg", "quick_gelu")

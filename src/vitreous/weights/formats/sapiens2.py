@@ -29,7 +29,7 @@ RENAMED = (  # authors' names → timm's, one after the other
 
 
 def prepare(tensors: Tensors) -> Tensors:
-    """Use timm's names, give each head keys and values of its own, and each MLP a layer scale of ones."""
+    """Use timm's names for Sapiens 2, give each head keys and values of its own, and each MLP a layer scale of ones."""
     plain = {}
     for key, value in tensors.items():
         for theirs, ours in RENAMED:
@@ -56,7 +56,7 @@ def prepare(tensors: Tensors) -> Tensors:
 
 
 def copied(x: Tensor, rows: int, each: int) -> Tensor:
-    """Repeat each head's `each` rows until there are `rows`: `[kv·each …]` → `[rows …]`.
+    """Repeat each of Sapiens 2's shared heads, `each` rows, until there are `rows`: `[kv·each …]` → `[rows …]`.
 
     >>> copied(torch.tensor([1, 2, 3, 4]), rows=8, each=2).tolist()
     [1, 2, 1, 2, 3, 4, 3, 4]

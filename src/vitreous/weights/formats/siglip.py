@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vitreous.models.vit import ViT
 from vitreous.weights.adapt import PAPER_VIT, ConvertedCheckpoint, adapted, check_limits, library_models
-from vitreous.weights.architectures import known_heads
+from vitreous.weights.config_files import check_fields
 from vitreous.weights.formats.clip import HUGGINGFACE_RULES
 from vitreous.weights.formats.huggingface import activation_name, add_prefix, with_sidecars
 from vitreous.weights.formats.huggingface_config import (
@@ -39,7 +39,7 @@ from vitreous.weights.keymap import (
     to_theirs,
 )
 from vitreous.weights.safety import CheckpointError
-from vitreous.weights.sidecar import check_fields
+from vitreous.weights.timm_architectures import known_heads
 
 POOL = "head.attention.in_proj_"
 PATCHES = "embeddings.patch_embedding.weight"
@@ -137,7 +137,7 @@ def known_models(shapes: Mapping[str, Any], assume: Mapping[str, Any]) -> tuple[
 
 
 def _is(tensors: Mapping[str, Tensor], classifier: bool, flat: bool) -> bool:
-    """Return whether these are a SigLIP's; SigLIP 2 for images of any shape has `flat` patches, as a matrix."""
+    """Return whether these keys are a SigLIP's; SigLIP 2 for images of any shape has `flat` patches, as a matrix."""
     patches = next((tensor for key, tensor in tensors.items() if key.endswith(PATCHES)), None)
     if patches is None or not any(key.endswith("head.probe") for key in tensors):
         return False
@@ -145,7 +145,7 @@ def _is(tensors: Mapping[str, Tensor], classifier: bool, flat: bool) -> bool:
 
 
 def unflatten_patches(tensors: Tensors) -> Tensors:
-    """Split the pool's matrix, and give SigLIP 2's patch embedding, whose channels are last, a convolution's shape."""
+    """Split SigLIP 2's pool's matrix, and give its patch embedding, whose channels are last, a convolution's shape."""
     plain = split_pool(tensors)
     weight = plain[PATCHES]
     side = math.isqrt(weight.shape[1] // 3)

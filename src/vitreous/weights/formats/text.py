@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from vitreous.weights.config_files import check_fields
 from vitreous.weights.formats.clip import HUGGINGFACE_RULES, OPENAI_RULES
 from vitreous.weights.formats.huggingface_config import ACTIVATIONS, HARMLESS, HARMLESS_NUMBERS, read_fields
 from vitreous.weights.keymap import TABLE, TRANSPOSE, Rule, Tensors, rule, to_ours
 from vitreous.weights.safety import CheckpointError
-from vitreous.weights.sidecar import check_fields
 
 CLIP_FIELDS: dict[str, Any] = {  # read of transformers' text_config, with its defaults
     "vocab_size": 49408,

@@ -16,8 +16,8 @@ from vitreous.models.variants import VARIANTS
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.weights.adapt import ConvertedCheckpoint, adapted, check_limits, library_models
-from vitreous.weights.architectures import Architecture, from_arguments, states, timm_arguments, timm_models
 from vitreous.weights.card import card_of
+from vitreous.weights.config_files import check_fields
 from vitreous.weights.keymap import (
     JOIN_GATE,
     JOIN_QKV,
@@ -29,7 +29,7 @@ from vitreous.weights.keymap import (
 )
 from vitreous.weights.positions import fold_class_position
 from vitreous.weights.safety import CheckpointError
-from vitreous.weights.sidecar import check_fields
+from vitreous.weights.timm_architectures import Architecture, from_arguments, states, timm_arguments, timm_models
 from vitreous.weights.timm_classes import OURS, POOLS, beit_arguments, eva_arguments, shared_arguments
 
 LAYERS = ("patch_embed.norm", "norm_pre", "norm", "fc_norm", "head", "head_dist")
@@ -43,7 +43,7 @@ BLOCK = (
 
 
 def _scale(gain: Tensor, variance: Tensor) -> Tensor:
-    """Return what a batch norm multiplies each channel by; its epsilon is torch's default, as timm's."""
+    """Return what a batch norm in a file of timm's multiplies each channel by; its epsilon is torch's default."""
     return gain * (variance + 1e-5).rsqrt()
 
 
@@ -107,11 +107,11 @@ BEIT_NAMES = SCALES | {
 BEIT_RULES = tuple(replace(r, theirs=(BEIT_NAMES.get(r.ours, r.theirs[0]),), older=(r.theirs, *r.older)) for r in RULES)
 
 
-FIELDS = (  # read here or in sidecar.py
+FIELDS = (  # read here or in preprocessing.py
     *("architecture", "num_classes", "num_features", "global_pool", "model_args", "pretrained_cfg"),
     *("label_names", "label_descriptions", "labels", "class_names"),
 )
-PRETRAINED_FIELDS = (  # read here or in sidecar.py
+PRETRAINED_FIELDS = (  # read here or in preprocessing.py
     *("input_size", "test_input_size", "fixed_input_size", "interpolation", "crop_pct", "test_crop_pct", "crop_mode"),
     *("mean", "std", "num_classes", "label_names", "label_descriptions"),
 )
@@ -242,7 +242,7 @@ DINOV2_REGISTERS = replace(
 
 
 def architecture(config: ViTConfig) -> tuple[str, dict[str, Any]]:
-    """Choose for a conversion to timm the entry point that builds this config, and the arguments that differ."""
+    """Choose, to write a model's files for timm, the entry point that builds its config, and arguments that differ."""
     if config.rope != "none":  # an entry point states the epsilon, which no argument in JSON can
         eva = {1e-6: "eva02_tiny_patch14_224", 1e-5: "vit_small_patch16_dinov3"}
         check_limits(config, "timm's Eva", {"norm_eps": tuple(eva)})

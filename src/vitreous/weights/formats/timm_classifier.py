@@ -8,14 +8,16 @@ import torch
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.preprocess_configs import from_timm
 from vitreous.models.timm_classifier import TimmClassifier, TimmConfig, import_timm
+from vitreous.weights.build import check_shapes
 from vitreous.weights.card import LoadReport
+from vitreous.weights.config_files import check_fields
 from vitreous.weights.fetch import CheckpointFiles
 from vitreous.weights.formats.timm import FIELDS, HARMLESS, PRETRAINED_FIELDS, WRAPPER, is_dropout
-from vitreous.weights.infer import check_shapes
+from vitreous.weights.loaded_card import classifier_card
+from vitreous.weights.preprocessing import preprocessing
 from vitreous.weights.read import data_types
 from vitreous.weights.safety import CheckpointError
 from vitreous.weights.save import read_own, stated_timm
-from vitreous.weights.sidecar import check_fields, classifier_card, preprocessing
 from vitreous.weights.unwrap import RawCheckpoint
 
 

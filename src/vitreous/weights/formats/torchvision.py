@@ -11,15 +11,16 @@ from torch import nn
 from vitreous.data.preprocess import Preprocess
 from vitreous.models.vit import ViT
 from vitreous.weights.adapt import PAPER_VIT, ConvertedCheckpoint, adapted, check_limits, library_models
+from vitreous.weights.build import check_shapes
 from vitreous.weights.card import LoadReport
 from vitreous.weights.fetch import CheckpointFiles
 from vitreous.weights.formats.timm import is_dropout
-from vitreous.weights.infer import check_shapes
 from vitreous.weights.keymap import Format, rule, to_theirs
+from vitreous.weights.loaded_card import classifier_card
+from vitreous.weights.preprocessing import preprocessing
 from vitreous.weights.read import data_types
 from vitreous.weights.safety import CheckpointError
 from vitreous.weights.save import read_own
-from vitreous.weights.sidecar import classifier_card, preprocessing
 from vitreous.weights.unwrap import RawCheckpoint
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from vitreous.benchmarking import contenders as book
-from vitreous.benchmarking.benchmark import check, run_benchmark, to_rows
 from vitreous.benchmarking.contenders import (
     CONTENDERS,
     Contender,
@@ -12,6 +11,8 @@ from vitreous.benchmarking.contenders import (
     logits_only_model,
     select_contenders,
 )
+from vitreous.benchmarking.run import check, run_benchmark
+from vitreous.benchmarking.table import to_rows
 from vitreous.benchmarking.timing import TimingSummary
 from vitreous.models.vit_config import ViTConfig
 

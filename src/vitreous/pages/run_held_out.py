@@ -1,39 +1,61 @@
-"""What a run's page shows of held-out images with labels, numbers or masks: tables, a scatter plot, drawn masks."""
+"""What a run's page shows of its held-out images: mistakes and confusions; labels, numbers (a scatter plot), masks."""
 
-import base64
-import io
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL.Image import fromarray
 
-from vitreous.data.masks import class_colours
-from vitreous.predict.scores import average_precisions, best_thresholds, class_ious
-from vitreous.predict.segmentation import draw_mask
-from vitreous.training.held_out import HeldOutOutputs
+from vitreous.data.masks import class_colours, draw_mask
+from vitreous.pages.render import data_uri
+from vitreous.predict.scores import average_precisions, best_thresholds, class_accuracies, class_ious
+from vitreous.training.held_out import HeldOutAnswers, HeldOutOutputs
 
 POINTS = 600  # of a scatter plot, spread over all images if there are more
 ROWS = 40  # of a table of labels or classes
+MATRIX = 16  # classes up to which all confusions are shown, as a matrix
+CONFUSIONS, CLASS_ROWS = 12, 30  # rows of the tables of confusions and of classes
+
+
+def held_out_section(answers: HeldOutAnswers) -> dict[str, Any]:
+    """Prepare what the run's page shows of held-out images with classes: mistakes, confusions, unequal classes."""
+    names, counts = answers.class_names, class_accuracies(answers.labels.tolist(), answers.predicted.tolist())
+    matrix = answers.confusion().tolist() if len(names) <= MATRIX else []
+    rows = [(label, correct / images, images) for label, (correct, images) in counts.items()]
+    trained = answers.trained.tolist()
+    present = [count for count in trained if count]
+    unequal = bool(present) and max(present) >= 2 * min(present)
+    return {
+        "wrong": int((answers.labels != answers.predicted).sum()),
+        "images": len(answers.labels),
+        "epoch": answers.epoch,
+        "mistakes": [
+            (data_uri(image), name, names[answers.labels[i]], names[answers.predicted[i]], float(confidence))
+            for i, name, image, confidence in zip(
+                answers.mistakes, answers.names, answers.images, answers.confidence, strict=True
+            )
+        ],
+        "matrix": [(names[i], line, max(1, sum(line))) for i, line in enumerate(matrix)],
+        "confusions": [(names[a], names[b], n, counts[a][1]) for a, b, n in answers.confusions()[:CONFUSIONS]],
+        "balanced": sum(share for _, share, _ in rows) / len(rows) if unequal else None,
+        "classes": [
+            (names[label], trained[label], images, share)
+            for label, share, images in sorted(rows, key=lambda row: row[1])[:CLASS_ROWS]
+        ],
+        "more_classes": max(0, len(rows) - CLASS_ROWS),
+        "untested": [name for label, name in enumerate(names) if label not in counts],
+    }
 
 
 def outputs_section(outputs: HeldOutOutputs) -> dict[str, Any]:
-    """Prepare what the run's page shows of its held-out images, by the task."""
+    """Prepare what the run's page shows of held-out images with labels, numbers or masks."""
     make = {"multilabel": _labels, "regress": _numbers, "segment": _masks}[outputs.task]
     common = {"task": outputs.task, "epoch": outputs.epoch, "images": len(outputs.rows)}
     return common | make(outputs)
 
 
-def data_uri(pixels: NDArray[np.uint8]) -> str:
-    """Encode an image `[h w c]` of the run's page as an address that holds its own bytes."""
-    file = io.BytesIO()
-    fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(file, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
-
-
 def _labels(outputs: HeldOutOutputs) -> dict[str, Any]:
-    """List the labels, the least precise first, and the images whose labels were found worst."""
+    """List for a run's held-out images the labels, the least precise first, and the images found worst."""
     names, targets = outputs.class_names, outputs.targets
     probabilities = torch.from_numpy(outputs.rows)
     precisions = average_precisions(probabilities, targets)
@@ -50,7 +72,7 @@ def _labels(outputs: HeldOutOutputs) -> dict[str, Any]:
 
 
 def _numbers(outputs: HeldOutOutputs) -> dict[str, Any]:
-    """Prepare a scatter plot of each number, and the images whose numbers are furthest off."""
+    """Prepare for a run's held-out images a scatter plot of each number, and the images that are furthest off."""
     found, wanted = outputs.rows, outputs.targets
     plots = []
     for k, name in enumerate(outputs.class_names):
@@ -75,7 +97,7 @@ def _numbers(outputs: HeldOutOutputs) -> dict[str, Any]:
 
 
 def _masks(outputs: HeldOutOutputs) -> dict[str, Any]:
-    """List the classes with their IoU and colours, and draw masks over images."""
+    """List for a run's held-out images the classes with their IoU and colours, and draw masks over images."""
     colours = class_colours(len(outputs.class_names))
     ious = class_ious(torch.from_numpy(outputs.rows))
     known = [

@@ -19,9 +19,10 @@ from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.pages.explanation import Explanation
 from vitreous.server.app import create_app
+from vitreous.server.connections import REJECTED_BODY, REQUEST, UNREAD, TimedConnection
 from vitreous.server.jobs import JobQueue
-from vitreous.server.parts import Parts, Question
-from vitreous.server.security import REJECTED_BODY, REQUEST, UNREAD, SecurityMiddleware, TimedConnection
+from vitreous.server.page_parts import Parts, Question
+from vitreous.server.security import SecurityMiddleware
 from vitreous.server.serve import ExplorerServer, allowed_hosts, listen, settings
 from vitreous.weights.card import Card
 

@@ -1,11 +1,11 @@
 """timm's architectures by name: the arguments timm gives a model → `ViTConfig`; which of them a file's tensors fit.
 
-`architectures.json` holds what timm's entry points pass to its `VisionTransformer`, or to another `class`. Three keys
-are ours, for values that JSON cannot hold: `norm_eps`, `swiglu` and `distilled`; `input_size` is the image size of
-timm's weights where the tensors do not show it. An entry with `unsupported` has the
+`timm_architectures.json` holds what timm's entry points pass to its `VisionTransformer`, or to another `class`. Three
+keys are ours, for values that JSON cannot hold: `norm_eps`, `swiglu` and `distilled`; `input_size` is the image size
+of timm's weights where the tensors do not show it. An entry with `unsupported` has the
 tensors that a supported model could have and computes something else: it is listed so that a bare file of one is not
-taken for the other, and `unsupported` names the difference. `tests/weights/test_architectures.py` compares the table
-with timm and, run as a script, writes it.
+taken for the other, and `unsupported` names the difference. `tests/weights/test_timm_architectures.py` compares the
+table with timm and, run as a script, writes it.
 """
 
 import json
@@ -106,14 +106,14 @@ class Architecture:
 
 @cache
 def timm_arguments() -> dict[str, dict[str, Any]]:
-    """Return the table: timm's name → the arguments of its `VisionTransformer`."""
-    text = (resources.files("vitreous.weights") / "architectures.json").read_text(encoding="utf-8")
+    """Return the table of timm's architectures: timm's name → the arguments of its `VisionTransformer`."""
+    text = (resources.files("vitreous.weights") / "timm_architectures.json").read_text(encoding="utf-8")
     table: dict[str, dict[str, Any]] = json.loads(text)
     return table
 
 
 def from_arguments(arguments: Mapping[str, Any]) -> ViTConfig:
-    """Return the config of the model that timm builds from these arguments, of a `VisionTransformer` or another class.
+    """Return the config of timm's architecture with these arguments, of a `VisionTransformer` or another class.
 
     >>> from_arguments({"embed_dim": 192, "num_heads": 3, "global_pool": "avg"}).fc_norm
     True
@@ -192,7 +192,7 @@ def known_architectures() -> dict[str, Architecture]:
 
 
 def states(config: ViTConfig, sizes: bool = True) -> Allowed:
-    """Return what a known architecture's config states, by field; without `sizes`, all but sizes and classes."""
+    """Return what the config of one of timm's architectures states, by field; without `sizes`, no sizes and classes."""
     unsaid = {"dropout", "attention_dropout", "stochastic_depth", "representation_size", "position_std"}
     unsaid |= set() if sizes else {"channels", "classes", "distillation_head"}
     placed = config.position != "none" or config.relative_position.endswith("table")
@@ -202,7 +202,7 @@ def states(config: ViTConfig, sizes: bool = True) -> Allowed:
 
 
 def normalise(name: str, value: Any, shapes: Mapping[str, Any]) -> Any:
-    """Return a config field's value in the form in which two architectures are compared.
+    """Return a config field's value in the form in which two of timm's architectures are compared.
 
     Of layer scale only its presence counts, and positions of prefix tokens only if there are such tokens and positions.
     """
@@ -216,7 +216,7 @@ def normalise(name: str, value: Any, shapes: Mapping[str, Any]) -> Any:
 
 
 def structure(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields by which architectures differ in their tensors."""
+    """Return the fields by which timm's architectures differ in their tensors."""
     found = {name: normalise(name, fields[name], fields) for name in STRUCTURE}
     special = {"pool": "attention", "rope": "mixed"}  # the values that bring tensors with them
     return found | {name: value if fields.get(name) == value else "other" for name, value in special.items()}
@@ -243,21 +243,21 @@ def resizing(name: str, config: ViTConfig) -> str:
 
 
 def known_heads(shapes: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the numbers of heads that known architectures with such tensors of these sizes have."""
+    """Return the numbers of heads that timm's architectures with such tensors of these sizes have."""
     mine, sizes = structure(shapes), tuple(shapes[name] for name in SIZES)
     same = (e.config for e in known_architectures().values() if _sizes(e) == sizes)
     return tuple(sorted({config.heads for config in same if structure(vars(config)) == mine}))
 
 
 def known_depths(shapes: Mapping[str, Any]) -> str:
-    """Return the depths of known architectures of this width if none has the file's own; else nothing."""
+    """Return the depths of timm's architectures of this width if none has the file's own; else nothing."""
     configs = [entry.config for entry in known_architectures().values()]
     same = {c.depth for c in configs if (c.width, c.mlp_width) == (shapes["width"], shapes["mlp_width"])}
     return "" if shapes["depth"] in same else " or ".join(str(depth) for depth in sorted(same))
 
 
 def timm_models(shapes: Mapping[str, Any], assume: Mapping[str, Any]) -> tuple[Allowed, str]:
-    """Return what the architectures with a file's tensors agree on, and the name of one that has its sizes too.
+    """Return what timm's architectures with a file's tensors agree on, and the name of one that has its sizes too.
 
     `shapes` are the fields that the tensors state. Fields that the user assumes need not agree. A structure that no
     known model has is an error that names the nearest: a part is missing, or the user has to confirm it.
@@ -294,7 +294,7 @@ def timm_models(shapes: Mapping[str, Any], assume: Mapping[str, Any]) -> tuple[A
 
 
 def _refuse_look_alike(stranger: Architecture, supported: Architecture | None) -> None:
-    """Raise for tensors of an unsupported architecture, alone or together with a supported one."""
+    """Raise for tensors of an unsupported one of timm's architectures, alone or together with a supported one."""
     if supported is None:
         raise CheckpointError(
             f"its tensors are those of {stranger.name}, an unsupported model with other {stranger.unsupported}"
@@ -308,23 +308,23 @@ def _refuse_look_alike(stranger: Architecture, supported: Architecture | None) -
 
 
 def _sizes(entry: Architecture) -> tuple[int, ...]:
-    """Return the sizes of a known architecture."""
+    """Return the sizes of one of timm's architectures."""
     return tuple(getattr(entry.config, name) for name in SIZES)
 
 
 def _pair(value: Any) -> Any:
-    """Turn a list among timm's arguments into a tuple."""
+    """Turn a list among the arguments of timm's architectures into a tuple."""
     return tuple(value) if isinstance(value, list) else value
 
 
 def _both(value: Any) -> tuple[int, int]:
-    """Return height and width of timm's argument; a value of another kind is `ViTConfig`'s to name."""
+    """Return height and width of an argument of timm's architectures; another kind is `ViTConfig`'s to name."""
     pair = value if isinstance(value, tuple) else (value, value)
     return pair if len(pair) == 2 and all(type(side) is int and side > 0 for side in pair) else (1, 1)
 
 
 def _number(name: str, value: object) -> float:
-    """Check that an argument of timm's is a number."""
+    """Check that an argument of timm's architectures is a number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**24:
         raise CheckpointError(f"timm's {name} must be a number, got {value!r:.60}")
     return float(value)

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from vitreous.predict.class_names import find_class, match_classes, suggest_classes
-from vitreous.weights.sidecar import imagenet_names
+from vitreous.predict.class_matching import find_class, match_classes, suggest_classes
+from vitreous.weights.class_names import imagenet_names
 
 
 def test_classes_are_matched_by_name_id_or_number():

@@ -5,8 +5,8 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+from vitreous.weights.class_names import imagenet_names, imagenet_wordnet_ids
 from vitreous.weights.load import Model
-from vitreous.weights.sidecar import imagenet_names, imagenet_wordnet_ids
 
 FEW_CLASSES = 20
 """Classes up to which an error names them all."""
@@ -14,7 +14,7 @@ SUGGESTED = 5
 
 
 def find_class(target: int | str | None, model: Model) -> int | None:
-    """Find a model's class by index or name; raise a `ValueError` that suggests names, or says how to list them.
+    """Match what a user typed, an index or a name, to a model's class; a `ValueError` says which there are like it.
 
     >>> from vitreous.weights.load import load
     >>> model = load("packaged:cifar10")
@@ -43,7 +43,7 @@ def find_class(target: int | str | None, model: Model) -> int | None:
 
 
 def suggest_classes(target: str, names: Sequence[str]) -> list[str]:
-    """Suggest class names for what a user typed: names that contain it, stand in it, or are spelled almost like it.
+    """Suggest class names that match what a user typed: names that contain it, stand in it, or are spelled like it.
 
     >>> suggest_classes("cat", ["tabby cat", "catamaran", "dog"]), suggest_classes("chruch", ["church", "dome"])
     (['tabby cat', 'catamaran'], ['church'])
@@ -107,5 +107,5 @@ def match_classes(names: Sequence[str], model_names: Sequence[str] | None, class
 
 
 def _plain(name: str) -> str:
-    """Spell a class name in lower case with single spaces, to compare it."""
+    """Spell a class name in lower case with single spaces, to match it."""
     return re.sub(r"[\s_-]+", " ", name).strip().lower()

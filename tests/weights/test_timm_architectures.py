@@ -16,15 +16,15 @@ from timm.models.vision_transformer_hybrid import ConvStem
 
 import vitreous.weights
 from vitreous.models.stems import STEMS
-from vitreous.weights.architectures import HARMLESS, find_architecture, from_arguments, structure, timm_arguments
 from vitreous.weights.formats.registry import recognise
 from vitreous.weights.formats.timm import RULES, TIMM
 from vitreous.weights.infer import from_shapes
 from vitreous.weights.keymap import to_ours
 from vitreous.weights.safety import CheckpointError
+from vitreous.weights.timm_architectures import HARMLESS, find_architecture, from_arguments, structure, timm_arguments
 from vitreous.weights.timm_classes import CLASSES
 
-TABLE = Path(vitreous.weights.__file__).parent / "architectures.json"
+TABLE = Path(vitreous.weights.__file__).parent / "timm_architectures.json"
 OTHERS = [cls for cls in CLASSES if cls != "VisionTransformer"]
 MODULES = (
     *("vision_transformer", "deit", "eva", "vision_transformer_relpos", "vision_transformer_hybrid", "beit"),

@@ -1,4 +1,4 @@
-"""Send a page in parts, each view as soon as it is computed; `Question`: what a page is asked with.
+"""Send the explorer's page in parts, each view as soon as it is computed; `Question`: what the page is asked with.
 
 A question may change what is looked at: heads switched off, patches removed or blurred, and the classes to explain.
 """
@@ -56,7 +56,7 @@ class Question:
 
     @cached_property
     def asked(self) -> ViT:
-        """The model that is asked: with the sentence, if there is one, as its first class."""
+        """The model that a page's parts are asked of: with the sentence, if there is one, as its first class."""
         if not self.sentence:
             return self.model
         if self.towers is None:
@@ -64,11 +64,11 @@ class Question:
         return self.towers.asked(self.sentence)
 
     def changes(self) -> AbstractContextManager[None]:
-        """Make the intervention under which the model is asked."""
+        """Make the intervention under which a page's parts are computed."""
         return intervene(self.asked, heads_off=self.heads_off, patches_off=() if self.blur else self.patches_off)
 
     def explanation(self, body: bytes, name: str) -> Explanation:
-        """Make the explanation that a request of the explorer asks for.
+        """Make the explanation whose page the explorer sends in parts.
 
         What is asked of a label, a number or a mask is found in the image and the model as they are: the same pixels
         are then asked about without some heads or patches.
@@ -97,7 +97,7 @@ class Question:
 
 
 def blurred(image: Image, grid: tuple[int, int], patches: Sequence[int]) -> Image:
-    """Blur some patches of the explorer's image, as widely as a patch is wide."""
+    """Blur some patches of the image that a page's parts are asked for, as widely as a patch is wide."""
     (rows, columns), (width, height) = grid, image.size
     soft = image.filter(ImageFilter.GaussianBlur((width / columns, height / rows)))
     found = image.copy()
@@ -122,7 +122,7 @@ class Parts:
         """Steps that are computed."""
 
     def first(self, cancel: CancelToken) -> bytes:
-        """Compute the answers: the first part."""
+        """Compute the first part of the explorer's page: the answers."""
         self.cancel = cancel
         self.stages = self.question.explanation(self.body, self.name).stages(lambda step: self.cancel.check(step))
         with self.question.changes():
@@ -131,7 +131,7 @@ class Parts:
         return part
 
     async def whole(self, jobs: JobQueue, client: str, disconnected: Disconnected) -> bytes:
-        """Compute everything: one payload."""
+        """Compute all parts of the explorer's page as one payload."""
         payload = Payload()
         steps: Iterator[object] | None = None
 
@@ -144,7 +144,7 @@ class Parts:
         return payload.to_bytes()
 
     def advance(self, steps: Iterator[Output], take: Callable[[Output], object], cancel: CancelToken) -> bool:
-        """Compute one step after the other and pass each on; return whether that was all."""
+        """Compute one part of the explorer's page after the other and pass each on; return whether that was all."""
         with self.question.changes():
             for step in steps:
                 take(step)
