@@ -7,8 +7,10 @@ import pytest
 from PIL import Image
 
 import vitreous
+from vitreous.data.preprocess import HALF, Preprocess
 from vitreous.data.samples import samples
 from vitreous.models.resnet import ResNet, resnet_config
+from vitreous.weights.card import Card
 
 
 def photos(count=12):
@@ -45,8 +47,10 @@ def test_what_cannot_be_done_is_said_in_one_line(tmp_path):
         vitreous.find_concepts(photos(3), "packaged:cifar10")
     with pytest.raises(ValueError, match="there is no block 40: this model has 0 to 7"):
         vitreous.find_concepts(photos(), "packaged:cifar10", 40)
+    other = ResNet(resnet_config("resnet18_small", classes=3)).eval()
+    other.card = Card("other", Preprocess(size=(32, 32), resize=32, mean=HALF, std=HALF), family="ResNet")
     with pytest.raises(ValueError, match="concepts are found in a ViT that answers with classes"):
-        vitreous.find_concepts(photos(), ResNet(resnet_config("resnet18_small", classes=3)))
+        vitreous.find_concepts(photos(), other)
 
 
 def test_a_broken_image_is_left_out_and_named(tmp_path):

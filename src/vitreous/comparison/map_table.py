@@ -257,9 +257,8 @@ def _areas(faith: Mapping[str, Any]) -> PrintedTable:
     operators, base = faith["operators"], faith["reference"]
     rows = []
     for row in faith["methods"]:
-        each = [row[way] for way in operators]
-        cells = [f"{one['deletion']:.3f}, {one['insertion']:.3f}, {_over(one['over'])}" for one in each]
-        rows.append([row["name"], *cells])
+        each = [(row[way], "" if row["name"] == base else f", {_over(row[way]['over'])}") for way in operators]
+        rows.append([row["name"], *(f"{one['deletion']:.3f}, {one['insertion']:.3f}{over}" for one, over in each)])
     head = ["map", *(f"{WORDS[way]}: deletion ↓, insertion ↑, over {base}" for way in operators)]
     return PrintedTable("Deletion and insertion", (), head, rows)
 
