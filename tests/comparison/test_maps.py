@@ -140,7 +140,7 @@ def test_the_page_has_the_tables_and_images_where_maps_agree_and_disagree(model,
     found = run(model, tmp_path / "maps.html", data=photos, masks=masked, greedy=2, methods=(*METHODS, "removal-64"))
     assert found.page == tmp_path / "maps.html"
     assert found.folder == tmp_path / "maps"
-    text = found.page.read_text()
+    text = found.page.read_text().replace("\N{NO-BREAK SPACE}", " ")
     for heading in ("Is it faithful?", "Does it lie on the object?", "Where the maps agree", "Where the maps disagree"):
         assert heading in text
     removal = next(row for row in found.table["faithfulness"]["methods"] if row["name"] == "removal-64")
