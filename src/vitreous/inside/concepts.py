@@ -102,7 +102,7 @@ def learn_concepts(
     """Learn concepts from tokens `[m d]` of one block; `progress` gets the steps that are done and all of them."""
     if not 0 < active <= concepts:
         raise ValueError(f"{active} of {concepts} concepts cannot be active: pass at least 1 and at most all")
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[tokens.device] if tokens.is_cuda else []):  # the caller's randomness stays
         torch.manual_seed(seed)
         return _learn(normalise(tokens)[0], concepts, active, steps, progress)
 
