@@ -43,7 +43,7 @@ def test_the_outlined_patch_is_the_concepts(concepts):
 
 
 def test_what_cannot_be_done_is_said_in_one_line(tmp_path):
-    with pytest.raises(ValueError, match="3 images are too few to learn concepts from: pass 10 or more"):
+    with pytest.raises(ValueError, match="too few images to learn concepts from: 3, and 10 are the least"):
         vitreous.find_concepts(photos(3), "packaged:cifar10")
     with pytest.raises(ValueError, match="there is no block 40: this model has 0 to 7"):
         vitreous.find_concepts(photos(), "packaged:cifar10", 40)
@@ -60,4 +60,5 @@ def test_a_broken_image_is_left_out_and_named(tmp_path):
     with pytest.warns(UserWarning, match=r"left out: .*03\.png"):
         found = vitreous.find_concepts(tmp_path, "packaged:cifar10", concepts=32, steps=5, measured=2)
     assert found.names == [f"{i:02}.png" for i in range(12) if i != 3]
+    assert vitreous.find_concepts(photos(), "packaged:cifar10", -1, concepts=16, steps=1, measured=1).block == 7
     assert "Concepts of block 5 of packaged:cifar10: 32," in repr(found)

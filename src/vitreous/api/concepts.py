@@ -7,6 +7,7 @@ from pathlib import Path
 
 from vitreous.data.finding import Images, open_images
 from vitreous.data.images import ImageError, image_name
+from vitreous.inside.capture import within
 from vitreous.inside.concepts import collect_tokens, learn_concepts, measure_concepts, unused_share
 from vitreous.models.vit import ViT
 from vitreous.pages.concepts import Concepts
@@ -34,10 +35,11 @@ def find_concepts(
 ) -> Concepts:
     """Find the concepts of one block of a ViT in a folder of images, or a list: the more images, the better.
 
-    A sparse autoencoder learns `concepts` directions of the patch tokens after `block` (two thirds of the way up if
-    none is named), of which `active` rebuild each patch. Each of the `measured` most active ones is then switched off,
-    and the change of the classes is measured on images that were held out. `progress` gets what is being done, how much
-    of it is done and how much there is. All images are held in memory: a few thousand are enough, and fit.
+    A sparse autoencoder learns `concepts` directions of the patch tokens after `block` (negative numbers count from the
+    end; without one, two thirds of the way up), of which `active` rebuild each patch. Each of the `measured` most
+    active ones is then switched off, and the change of the classes is measured on images that were held out. `progress`
+    gets what is being done, how much of it is done and how much there is. All images are held in memory: a few thousand
+    are enough, and fit.
 
     >>> from vitreous.data.samples import samples
     >>> photos = [samples()[name].rotate(angle) for name in ("chelsea", "coffee") for angle in range(6)]
@@ -49,10 +51,8 @@ def find_concepts(
     if not isinstance(vit, ViT) or vit.card.head != "classifier" or vit.card.task != "classify":
         raise ValueError("concepts are found in a ViT that answers with classes: this model is another")
     vit = vit.to(pick_device(device))
-    if block is None:
-        block = 2 * vit.config.depth // 3
-    if not 0 <= block < vit.config.depth:
-        raise ValueError(f"there is no block {block}: this model has 0 to {vit.config.depth - 1}")
+    depth = vit.config.depth
+    block = 2 * depth // 3 if block is None else within(block, depth, "block")
     sources, _ = open_images(images)
     say = progress or (lambda what, done, total: None)
     preprocess, like = vit.card.preprocess, next(vit.parameters())
@@ -65,7 +65,7 @@ def find_concepts(
             warnings.warn(f"left out: {error}", stacklevel=2)
         say("images", i + 1, len(sources))
     if len(views) < LEAST:
-        raise ValueError(f"{len(views)} images are too few to learn concepts from: pass {LEAST} or more")
+        raise ValueError(f"there are too few images to learn concepts from: {len(views)}, and {LEAST} are the least")
     x = [preprocess.normalise(preprocess.pixels_of(view)).to(like) for view in views]
     tokens, logits = collect_tokens(vit, x, block)
     learned = [i % HELD_OUT > 0 for i in range(len(x))]
