@@ -13,6 +13,9 @@ from vitreous.models.resnet import ResNet, resnet_config
 from vitreous.weights.card import Card
 
 
+pytestmark = pytest.mark.slow
+
+
 def photos(count=12):
     """Parts of the sample photographs."""
     cut = [photo.crop((x, x, x + 100, x + 100)) for photo in samples().values() for x in (0, 40, 80, 120)]

@@ -42,6 +42,7 @@ def test_a_run_broken_off_at_any_step_ends_with_the_same_bits(data, task, tmp_pa
     assert differing(bits(tmp_path / "whole"), bits(tmp_path / "broken")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("task", "figure"), [("multilabel", 0.95), ("regress", 0.9), ("segment", 0.95)])
 def test_a_small_network_learns_where_the_box_is(task, figure, tmp_path):
     boxes = make_task(tmp_path / "data", task, images=360)

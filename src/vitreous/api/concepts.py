@@ -43,7 +43,7 @@ def find_concepts(
 
     >>> from vitreous.data.samples import samples
     >>> photos = [samples()[name].rotate(angle) for name in ("chelsea", "coffee") for angle in range(6)]
-    >>> find_concepts(photos, "packaged:cifar10", block=5, concepts=64, steps=20, measured=8).block
+    >>> find_concepts(photos, "packaged:cifar10", block=5, concepts=32, steps=2, measured=1).block
     5
     """
     begun = time.perf_counter()
