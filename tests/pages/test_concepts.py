@@ -12,7 +12,6 @@ from vitreous.data.samples import samples
 from vitreous.models.resnet import ResNet, resnet_config
 from vitreous.weights.card import Card
 
-
 pytestmark = pytest.mark.slow
 
 
