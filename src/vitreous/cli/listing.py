@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from vitreous.cli.console import print_json
 from vitreous.cli.options import Switch, optional
-
-if TYPE_CHECKING:
-    pass
 
 COLUMNS = ("name", "parameters", "image_size", "patch_size", "width", "depth", "heads")
 

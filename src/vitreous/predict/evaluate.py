@@ -144,10 +144,10 @@ def evaluate(
     if not tally.rows:
         raise tally.problems[0] if tally.problems else ValueError(f"{data.name} holds no images")
     names = tuple(card.label(i) for i in range(classes))
-    return (_sum_up if task == "classify" else _sum_up_task)(tally, names, card, note)
+    return _sum_up(tally, names, note) if task == "classify" else _sum_up_task(tally, names, card, note)
 
 
-def _sum_up(tally: _Tally, names: tuple[str, ...], card: Card, note: str) -> Evaluation:
+def _sum_up(tally: _Tally, names: tuple[str, ...], note: str) -> Evaluation:
     """Compute the figures of `evaluate` for classes."""
     from torchmetrics.functional.classification import binary_calibration_error, multiclass_confusion_matrix
 

@@ -9,7 +9,7 @@ from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers, p
 from vitreous.weights.safety import CheckpointError
 
 SENTENCEPIECE_FILES = ("spiece.model", "tokenizer.model", "sentencepiece.model")
-NORMAL, UNKNOWN, CONTROL, USER, BYTE = 1, 2, 3, 4, 6  # kinds of pieces; 5 is unused
+NORMAL, UNKNOWN, CONTROL, USER = 1, 2, 3, 4  # kinds of pieces
 UNIGRAM = 1
 END = "</s>"
 

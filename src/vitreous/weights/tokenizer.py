@@ -96,7 +96,7 @@ def read_tokenizer(files: CheckpointFiles, sidecar: Mapping[str, Any], config: T
     if pad is None and not config.causal:
         raise CheckpointError("the padding token is unknown: keep tokenizer_config.json next to the tokenizer")
     tokenizer = Tokenizer(
-        encoder, config.context, pad or 0, _cleaning(sidecar, stated, bare), stated.get("padding_side") == "left"
+        encoder, config.context, pad or 0, _cleaning(sidecar, stated), stated.get("padding_side") == "left"
     )
     _check_ends(tokenizer, stated, config)
     return tokenizer
@@ -169,7 +169,7 @@ def _installed_vocabulary() -> Path | None:
     return None
 
 
-def _cleaning(sidecar: Mapping[str, Any], stated: Mapping[str, Any], bare: bool) -> str:
+def _cleaning(sidecar: Mapping[str, Any], stated: Mapping[str, Any]) -> str:
     """Return how the model's library cleans texts before they are split."""
     if sidecar.get("model_type") == "siglip2":
         return "lower"

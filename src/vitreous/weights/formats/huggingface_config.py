@@ -81,7 +81,6 @@ HARMLESS = (
     *("encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences", "chunk_size_feed_forward"),
     *("forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values", "exponential_decay_length_penalty"),
     *("suppress_tokens", "begin_suppress_tokens", "gradient_checkpointing"),
-    *("decoder_start_token_id", "task_specific_params"),
 )
 HARMLESS_NUMBERS = (
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "attention_dropout", "dropout", "drop_path_rate"),
