@@ -8,7 +8,7 @@ from conftest import noise
 from vitreous.models.last_block import logits_only
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
-from vitreous.speed import fused_ops
+from vitreous.speed import fused_ops, training_forward
 from vitreous.speed.training_forward import training_logits
 
 SMALL = {"image_size": 16, "patch_size": 4, "width": 48, "depth": 3, "heads": 3, "classes": 7}
@@ -160,3 +160,41 @@ def test_a_step_and_a_look_are_compiled_once_each_and_whole(batch):
         with torch.no_grad():
             look(model.eval(), x)
     assert counter.frame_count == 2
+
+
+def test_the_gradient_of_attention_is_autograds():
+    for images, tokens, heads, width in ((2, 21, 3, 16), (1, 1, 2, 4)):
+        qkv = torch.randn(images * tokens, 3 * heads * width, dtype=torch.float64, requires_grad=True)
+        slope = torch.randn(images * tokens, heads * width, dtype=torch.float64)
+        mixed = F.scaled_dot_product_attention(*fused_ops.split_heads(qkv, images, heads))
+        (mixed.transpose(1, 2).reshape(slope.shape) * slope).sum().backward()
+        found, sums = fused_ops.attend_backward(qkv.detach().float(), slope.float(), images, heads)
+        torch.testing.assert_close(found.double(), qkv.grad, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(sums.sum(0).double(), qkv.grad.sum(0), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_one_compiled_graph_serves_all_blocks(batch):
+    from torch._dynamo.utils import counters
+
+    torch.compiler.reset()
+    counters.clear()
+    model = noise(ViT(ViTConfig(**{**SMALL, "depth": 5, "pool": "mean", "stochastic_depth": 0.3})))
+    assert training_forward.shares_graph(model)
+
+    def seeded(in_parts):
+        def forward(model, x):
+            torch.manual_seed(8)
+            return training_logits(model, x, in_parts=in_parts)
+
+        return forward
+
+    same(learned(model.train(), seeded(False), *batch), learned(model, seeded(True), *batch))
+    assert counters["stats"]["unique_graphs"] == 3  # embedding, block, head
+
+
+@pytest.mark.parametrize(
+    "unlike", [{"swiglu": True}, {"rope": "axial"}, {"post_norm": True}, {"dropout": 0.1}], ids=str
+)
+def test_blocks_that_are_not_alike_share_no_graph(unlike):
+    assert not training_forward.shares_graph(ViT(ViTConfig(**SMALL, **unlike)))

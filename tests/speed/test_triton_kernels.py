@@ -15,11 +15,12 @@ from vitreous.speed import fused_ops, triton_kernels as kernels
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.backends.cuda.matmul.allow_tf32 = False
 torch.manual_seed(0)
-plain = {name: getattr(fused_ops, name)._init_fn for name in ("gelu_backward", "pack", "attend")}
+plain = {name: getattr(fused_ops, name)._init_fn for name in ("gelu_backward", "pack", "attend", "attend_backward")}
 fused_ops.has_triton = lambda device: False
 x, slope = torch.randn(2, 130, 200, device=device).unbind(0)  # neither a multiple of what a program takes
 for ours, theirs in zip(kernels.gelu_backward(x, slope), plain["gelu_backward"](x, slope), strict=True):
     assert ours.shape == theirs.shape and (ours - theirs).abs().max() < 1e-5, (ours - theirs).abs().max()
+assert (kernels.gelu(x) - fused_ops.fused_gelu._init_fn(x)).abs().max() < 1e-6
 q, k, v = torch.randn(2, 21, 3, 3, 24, device=device).permute(2, 0, 3, 1, 4).unbind(0)
 packed, sums = kernels.pack(q, k.contiguous(), v)
 expected, their_sums = plain["pack"](q, k, v)
@@ -39,6 +40,14 @@ for images, tokens, heads, width in ((2, 21, 3, 16), (1, 197, 2, 64)):  # no mul
         ours = kernels.attend(qkv.to(dtype), images, heads)
         theirs = plain["attend"](qkv.to(dtype).float(), images, heads)
         assert ours.dtype == dtype and (ours - theirs).abs().max() < near, (dtype, (ours - theirs).abs().max())
+for images, tokens, heads, width in ((2, 21, 3, 16), (3, 64, 2, 64)):
+    qkv = 2 * torch.randn(images * tokens, 3 * heads * width, device=device)
+    slope = torch.randn(images * tokens, heads * width, device=device)
+    for dtype, near in formats.items():
+        ours = kernels.attend_backward(qkv.to(dtype), slope.to(dtype), images, heads)
+        theirs = plain["attend_backward"](qkv.to(dtype).float(), slope.to(dtype).float(), images, heads)
+        for one, other in zip(ours, theirs, strict=True):
+            assert (one - other).abs().max() < near * other.abs().max(), (dtype, (one - other).abs().max())
 print("equal")
 """
 

@@ -99,4 +99,4 @@ def test_what_is_tried_for_a_batch_size_is_what_will_be_run(zoo, monkeypatch):
     real = model.training_logits
     monkeypatch.setattr(model, "training_logits", lambda *a, **how: (asked.append(how), real(*a, **how))[1])
     assert batch_size.fits_memory(parts.model, parts.config, torch.device("cpu"), 4)
-    assert asked == [{"residual": None, "fused": False, "recompute": True}]
+    assert asked == [{"residual": None, "fused": False, "recompute": True, "in_parts": False}]

@@ -148,6 +148,8 @@ def test_the_ends_are_where_they_should_be():
     assert rate_factor(50, 100) == pytest.approx(0.5)
     assert rate_factor(5, 5, warmup=5) == 1.0  # a run that is all warm-up
     assert rate_factor(25, 100) == pytest.approx(0.5 + math.sqrt(0.5) / 2)
+    assert rate_factor(25, 100, schedule="linear") == pytest.approx(0.75)
+    assert rate_factor(100, 100, warmup=5, final=0.1, schedule="linear") == pytest.approx(0.1)
 
 
 def test_against_torchs_cosine():

@@ -154,3 +154,14 @@ def test_a_state_of_another_model_is_refused(zoo):
     saved = parts_of(tiny(zoo, average=0.0)).state.copy()
     with pytest.raises(ValueError, match="another model or optimiser: average/"):
         parts_of(tiny(zoo)).state.restore(saved)
+
+
+def test_the_last_epochs_mix_no_images(zoo):
+    parts = parts_of(plain(zoo, epochs=4, mixup=1.0, cutmix=1.0, mix_until=0.5))
+    batch = next(iter(parts.train_source.epoch(0, parts.config.batch_size)))
+    mixed = []
+    real = parts.train_step.augment
+    parts.train_step.augment = lambda *given: (found := real(*given), mixed.append((found[1].max(1)[0] < 1).any()))[0]
+    for epoch in range(4):
+        parts.train_step(batch, epoch, epoch, 1.0)
+    assert mixed == [True, True, False, False]

@@ -25,8 +25,13 @@ class StochasticDepth(nn.Module):
         super().__init__()
         self.p = p
 
-    def forward(self, x: Tensor) -> Tensor:
+    def draw(self, x: Tensor) -> Tensor | None:
+        """Draw stochastic depth's factor of each image's branch, `[b 1 …]`; None if none is dropped."""
         if not self.training or self.p == 0:
-            return x
+            return None
         kept = torch.empty([len(x)] + [1] * (x.dim() - 1), dtype=x.dtype, device=x.device).bernoulli_(1 - self.p)
-        return x * kept.div_(1 - self.p)
+        return kept.div_(1 - self.p)
+
+    def forward(self, x: Tensor) -> Tensor:
+        factor = self.draw(x)
+        return x if factor is None else x * factor

@@ -1,4 +1,4 @@
-"""Fused operations for a GPU, registered with torch: products with GELU or residual, attention, GELU's gradient, fp8.
+"""Fused operations for a GPU, registered with torch: products with GELU or residual, attention, gradients, fp8.
 
 Compiled graphs call each as one kernel. On a CPU, or without Triton, plain torch computes the same results: the kernels
 (`triton_kernels.py`) are tested against it.
@@ -68,6 +68,47 @@ def attend(qkv: Tensor, images: int, heads: int) -> Tensor:
 @attend.register_fake
 def _(qkv: Tensor, images: int, heads: int) -> Tensor:
     return qkv.new_empty(qkv.shape[0], qkv.shape[1] // 3)
+
+
+@torch.library.custom_op("vitreous::attend_backward", mutates_args=())
+def attend_backward(qkv: Tensor, dy: Tensor, images: int, heads: int) -> tuple[Tensor, Tensor]:
+    """Fused operation: compute the gradient of `attend`, of concatenated queries, keys and values, with column sums.
+
+    `qkv` `[r 3d]`, `dy` `[r d]` → `[r 3d]`, `[images 3d]` in fp32.
+    """
+    if has_triton(qkv.device):
+        from vitreous.speed.triton_kernels import attend_backward as kernel
+
+        return kernel(qkv.contiguous(), dy.contiguous(), images, heads)
+    q, k, v = split_heads(qkv.float(), images, heads)  # [b h t k]
+    slope = dy.float().view(images, -1, heads, q.shape[-1]).transpose(1, 2)
+    scale = q.shape[-1] ** -0.5
+    weight = (q @ k.mT * scale).softmax(dim=-1)  # [b h t t]
+    dweight = slope @ v.mT
+    dscore = weight * (dweight - (weight * dweight).sum(dim=-1, keepdim=True)) * scale
+    found = torch.stack([dscore @ k, dscore.mT @ q, weight.mT @ slope])  # [3 b h t k]
+    out = found.permute(1, 3, 0, 2, 4).reshape(images, -1, qkv.shape[1])  # [b t 3d]
+    return out.flatten(0, 1).to(qkv.dtype), out.sum(dim=1)
+
+
+@attend_backward.register_fake
+def _(qkv: Tensor, dy: Tensor, images: int, heads: int) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(qkv), qkv.new_empty(images, qkv.shape[1], dtype=torch.float32)
+
+
+@torch.library.custom_op("vitreous::gelu", mutates_args=())
+def fused_gelu(x: Tensor) -> Tensor:
+    """Fused operation: compute GELU, in as few instructions as memory accesses take."""
+    if has_triton(x.device):
+        from vitreous.speed.triton_kernels import gelu as kernel
+
+        return kernel(x.contiguous())
+    return gelu(x)
+
+
+@fused_gelu.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 @torch.library.custom_op("vitreous::gelu_backward", mutates_args=())

@@ -7,7 +7,8 @@ kernel, and another concatenates the gradients of queries, keys and values. With
 between blocks are bf16 too.
 """
 
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -19,8 +20,10 @@ from vitreous.models.hooks import hooks_active
 from vitreous.models.last_block import block_rows, rows_read
 from vitreous.models.rope import rotate
 from vitreous.models.vit import MLP, Attention, TransformerBlock, ViT
-from vitreous.speed.fused_ops import gelu_backward, pack, split_heads
-from vitreous.speed.gelu import gelu
+from vitreous.speed.fused_ops import attend, attend_backward, fused_gelu, gelu_backward, pack, split_heads
+
+FEW_TOKENS = 64  # whose whole matrix of attention one program of a kernel holds
+HEAD_WIDTHS = (16, 32, 64, 128)  # that Triton multiplies
 
 
 def training_logits(
@@ -30,12 +33,14 @@ def training_logits(
     *,
     fused: bool = True,
     recompute: bool = False,
+    in_parts: bool = False,
 ) -> Tensor:
     """Compute a model's logits for training; other networks than ViTs, and those with active hooks, run unchanged.
 
     The last block computes only the tokens that the head reads. `fused` uses the kernels above if the blocks support
     them. `recompute` keeps only the input of each block and computes the rest again in the backward pass, for a third
-    more work.
+    more work. `in_parts` compiles embedding, block and head, each by itself, instead of the whole network: a graph then
+    serves all blocks (`shares_graph`).
     """
     if not isinstance(model, ViT) or hooks_active():
         result: Tensor = model(x)
@@ -43,18 +48,35 @@ def training_logits(
     read = rows_read(model)  # None: the head reads all tokens, and the last block runs whole
     blocks = list(model.blocks) if read is None else list(model.blocks)[:-1]
     fused = fused and model.config.plain and all(_plain(block) for block in blocks)
-    x = model.embed(x)
-    if residual is not None:
-        x = x.to(residual)
+    change = _compile if in_parts else _keep
+    embed, run_fused, answer = change(_embed), change(_block), change(_answer)
+    x = embed(model, residual, x)
     again = partial(checkpoint, use_reentrant=False, preserve_rng_state=_is_random(model))
     others = []  # outputs of other blocks that a dense head reads
     for number, block in enumerate(blocks):
         if number - 1 in model.config.dense_blocks:
             others.append(x)
-        step = partial(_block if fused else _whole, block)
+        step = partial(run_fused, block, _draw(block, x), _draw(block, x)) if fused else partial(_whole, block)
         x = again(step, x) if recompute else step(x)
+    return answer(model, read, others, x)
+
+
+def _embed(model: ViT, residual: torch.dtype | None, x: Tensor) -> Tensor:
+    """Turn images into the first block's input in training, in the residual's precision: `[b c H W]` → `[b t d]`."""
+    x = model.embed(x)
+    return x if residual is None else x.to(residual)
+
+
+def _answer(model: ViT, read: int | None, others: list[Tensor], x: Tensor) -> Tensor:
+    """Turn the last tokens in training into logits: those of the last block, or the ones that it is to compute."""
     tokens = x if read is None else block_rows(model.blocks[-1], x, read)
     return model.forward_head(*others, model.norm(tokens))
+
+
+def _draw(block: Any, x: Tensor) -> Tensor:
+    """Draw the factor of each image's branch in training, 1 without stochastic depth: all blocks are called alike."""
+    factor: Tensor | None = block.skip.draw(x)
+    return x.new_ones(len(x), 1, 1) if factor is None else factor
 
 
 def _whole(block: Any, x: Tensor) -> Tensor:
@@ -85,10 +107,30 @@ def _plain(block: Any) -> bool:
     )
 
 
-def _block(block: Any, x: Tensor) -> Tensor:
-    """Run a block for training with fused attention and MLP."""
-    x = x + block.skip(block.ls1(_attention(block.attn, block.norm1(x)))).to(x.dtype)
-    result: Tensor = x + block.skip(block.ls2(_mlp(block.mlp, block.norm2(x)))).to(x.dtype)
+def shares_graph(model: nn.Module) -> bool:
+    """Return whether one compiled graph serves all fused blocks of a network in training: they differ in weights alone.
+
+    Compiling it takes a few seconds, and the whole network half a minute.
+    """
+    blocks: list[Any] = list(model.blocks) if isinstance(model, ViT) and model.config.plain else []
+    return bool(blocks) and all(_plain(block) and not block.attn.rotary for block in blocks)
+
+
+def _keep(part: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Leave a part of a network in training uncompiled."""
+    return part
+
+
+@cache
+def _compile(part: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Compile a part of a network in training."""
+    return torch.compile(part, fullgraph=True, dynamic=False)
+
+
+def _block(block: Any, first: Tensor, second: Tensor, x: Tensor) -> Tensor:
+    """Run a block for training with fused attention and MLP; `first` and `second` are stochastic depth's factors."""
+    x = x + (block.ls1(_attention(block.attn, block.norm1(x))) * first).to(x.dtype)
+    result: Tensor = x + (block.ls2(_mlp(block.mlp, block.norm2(x))) * second).to(x.dtype)
     return result
 
 
@@ -96,12 +138,22 @@ def _attention(attention: Attention, x: Tensor) -> Tensor:
     """Compute a block's attention for training with fused gradients."""
     b, t, d = x.shape
     weight, bias, x = _narrow(attention.qkv, x)
-    q, k, v = _Queries.apply(x, weight, bias, attention.heads)  # [b h t k]
     dropout = attention.dropout if attention.training else 0.0
+    if t <= FEW_TOKENS and not dropout and _is_bare(attention):
+        short: Tensor = attention.proj_drop(attention.proj(_Attend.apply(x, weight, bias, attention.heads)))
+        return short
+    q, k, v = _Queries.apply(x, weight, bias, attention.heads)  # [b h t k]
     q, k = rotate(attention, attention.q_norm(q)), rotate(attention, attention.k_norm(k))
     mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
     result: Tensor = attention.proj_drop(attention.proj(mixed.transpose(1, 2).reshape(b, t, d)))
     return result
+
+
+def _is_bare(attention: Attention) -> bool:
+    """Return whether nothing stands between a block's queries and keys in training and their product."""
+    width = attention.qkv.in_features // attention.heads
+    norms = attention.q_norm, attention.k_norm
+    return width in HEAD_WIDTHS and len(attention.rotary) == 0 and all(isinstance(norm, nn.Identity) for norm in norms)
 
 
 def _mlp(mlp: MLP, x: Tensor) -> Tensor:
@@ -127,7 +179,7 @@ class _Dense2(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight1: Tensor, bias1: Tensor, weight2: Tensor, bias2: Tensor) -> Tensor:
         hidden = F.linear(x, weight1, bias1)  # [b t m]
         ctx.save_for_backward(x, hidden, weight1, weight2)
-        return F.linear(gelu(hidden), weight2, bias2)
+        return F.linear(fused_gelu(hidden), weight2, bias2)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -137,6 +189,24 @@ class _Dense2(torch.autograd.Function):
         rows = x.reshape(-1, x.shape[-1])
         dx = (into @ weight1).view_as(x)
         return dx, into.t() @ rows, sums.sum(0).to(dy.dtype), dy.t() @ after, dy.float().sum(0).to(dy.dtype)
+
+
+class _Attend(torch.autograd.Function):
+    """Compute a whole attention layer of few tokens in training, up to its output projection; keeps `x`, `x Wᵀ + b`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, heads: int) -> Tensor:
+        qkv = F.linear(x.flatten(0, 1), weight, bias)  # [r 3d]
+        ctx.save_for_backward(x, weight, qkv)
+        ctx.heads = heads
+        mixed: Tensor = attend(qkv, len(x), heads)
+        return mixed.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        x, weight, qkv = ctx.saved_tensors
+        packed, sums = attend_backward(qkv, gradients[0].flatten(0, 1), len(x), ctx.heads)  # [r 3d], [b 3d]
+        return (packed @ weight).view_as(x), packed.t() @ x.flatten(0, 1), sums.sum(0).to(packed.dtype), None
 
 
 class _Queries(torch.autograd.Function):

@@ -1,7 +1,7 @@
-"""Triton kernels: GELU's gradient, gradients of queries, keys and values side by side, GELU to fp8, attention.
+"""Triton kernels: GELU, attention and their gradients; gradients of queries, keys and values side by side; GELU to fp8.
 
 They do what torch's compiler does with more memory accesses or more instructions.
-The two for the backward pass also sum the columns of their output, for the bias's gradient: rows are summed within a
+Those for the backward pass also sum the columns of their output, for the bias's gradient: rows are summed within a
 program, and the caller adds the programs' sums. Triton comes with torch on CUDA; elsewhere `fused_ops.py` uses plain
 torch. This module imports Triton, so import it only after `fused_ops.has_triton`.
 """
@@ -23,10 +23,52 @@ LOG2_E = 1.4426950408889634  # exp(x) = exp2(x log₂e)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _cdf_and_density(  # type: ignore[no-untyped-def]
+    x, RATE: tl.constexpr, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
+    APPROXIMATE: tl.constexpr,
+):  # fmt: skip
+    """Compute Φ(x), as in gelu.py, and exp(-x²/2) in Triton; a GPU's own instructions are exact to 2e-7 here.
+
+    Triton's division and exponential function also serve numbers that do not occur here, for twice the instructions.
+    """
+    power, below = x * x * -0.7213475204444817, 1 + RATE * tl.abs(x)
+    if APPROXIMATE:
+        density = tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [power], tl.float32, True, 1)
+        t = tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [below], tl.float32, True, 1)
+    else:
+        density, t = tl.exp2(power), 1 / below
+    tail = t * (A + t * (B + t * (C + t * (D + t * E)))) * density
+    return tl.where(x >= 0, 1 - tail, tail), density
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _gelu(  # type: ignore[no-untyped-def]
+    x, y, count,
+    RATE: tl.constexpr, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
+    APPROXIMATE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Compute GELU in Triton."""
+    offset = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + offset, mask=offset < count, other=0.0).to(tl.float32)
+    cdf, _ = _cdf_and_density(value, RATE, A, B, C, D, E, APPROXIMATE)
+    tl.store(y + offset, (value * cdf).to(y.dtype.element_ty), mask=offset < count)
+
+
+def gelu(x: Tensor) -> Tensor:
+    """Launch the Triton kernel of GELU."""
+    y, block = torch.empty_like(x), 2048
+    with _on(x):
+        _gelu[(triton.cdiv(x.numel(), block),)](
+            x, y, x.numel(), RATE, *HALVES, APPROXIMATE=x.is_cuda, BLOCK=block, num_warps=4
+        )
+    return y
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _gelu_backward(  # type: ignore[no-untyped-def]
     x, dy, dx, y, sums, rows, columns,
     RATE: tl.constexpr, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    APPROXIMATE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Compute GELU's gradient in Triton, with column sums."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -35,10 +77,7 @@ def _gelu_backward(  # type: ignore[no-untyped-def]
     inside = (row[:, None] < rows) & (column[None, :] < columns)
     value = tl.load(x + offset, mask=inside, other=0.0).to(tl.float32)
     gradient = tl.load(dy + offset, mask=inside, other=0.0).to(tl.float32)
-    density = tl.exp(-0.5 * value * value)
-    t = 1 / (1 + RATE * tl.abs(value))
-    tail = t * (A + t * (B + t * (C + t * (D + t * E)))) * density
-    cdf = tl.where(value >= 0, 1 - tail, tail)  # Φ, as in gelu.py
+    cdf, density = _cdf_and_density(value, RATE, A, B, C, D, E, APPROXIMATE)
     back = gradient * (cdf + value * density * 0.3989422804014327)  # d(x Φ)/dx = Φ + x φ
     tl.store(dx + offset, back.to(dx.dtype.element_ty), mask=inside)
     tl.store(y + offset, (value * cdf).to(y.dtype.element_ty), mask=inside)
@@ -53,8 +92,9 @@ def gelu_backward(x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     sums = torch.empty(programs, columns, device=x.device, dtype=torch.float32)
     with _on(x):
         _gelu_backward[(programs, triton.cdiv(columns, COLUMNS))](
-            x, dy, dx, y, sums, rows, columns, RATE, *HALVES, ROWS=ROWS, COLUMNS=COLUMNS, num_warps=8
-        )
+            x, dy, dx, y, sums, rows, columns, RATE, *HALVES,
+            APPROXIMATE=x.is_cuda, ROWS=ROWS, COLUMNS=COLUMNS, num_warps=8,
+        )  # fmt: skip
     return dx, y, sums
 
 
@@ -157,12 +197,63 @@ def attend(qkv: Tensor, images: int, heads: int) -> Tensor:
     rows, d = qkv.shape[0], qkv.shape[1] // 3
     tokens, width = rows // images, d // heads
     out = torch.empty(rows, d, device=qkv.device, dtype=qkv.dtype)
+    tile = max(16, triton.next_power_of_2(tokens))
     with _on(qkv):
         _attend[(triton.cdiv(tokens, ROWS), images * heads)](
             qkv, out, tokens, width**-0.5 * LOG2_E,
-            HEADS=heads, WIDTH=width, ROWS=ROWS, COLUMNS=COLUMNS, num_warps=4, num_stages=2,
+            HEADS=heads, WIDTH=width, ROWS=min(ROWS, tile), COLUMNS=min(COLUMNS, tile), num_warps=4, num_stages=2,
         )  # fmt: skip
     return out
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _attend_backward(  # type: ignore[no-untyped-def]
+    qkv, dy, out, sums, tokens, scale, LOG2_E: tl.constexpr,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr, TOKENS: tl.constexpr,
+):  # fmt: skip
+    """Compute attention's gradient for one image and head in Triton, all tokens at once, with column sums."""
+    image, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
+    row, lane = tl.arange(0, TOKENS), tl.arange(0, WIDTH)
+    d: tl.constexpr = HEADS * WIDTH
+    column = head * WIDTH + lane[None, :]
+    inside = row[:, None] < tokens
+    offset = (image * tokens + row).to(tl.int64)[:, None] * (3 * d) + column
+    query = tl.load(qkv + offset, mask=inside, other=0.0)
+    key = tl.load(qkv + offset + d, mask=inside, other=0.0)
+    value = tl.load(qkv + offset + 2 * d, mask=inside, other=0.0)
+    slope = tl.load(dy + (image * tokens + row).to(tl.int64)[:, None] * d + column, mask=inside, other=0.0)
+    # the softmax is computed again: its matrix was never stored
+    score = tl.where(row[None, :] < tokens, tl.dot(query, tl.trans(key)) * (scale * LOG2_E), float("-inf"))
+    weight = tl.exp2(score - tl.max(score, 1)[:, None])
+    weight = weight / tl.sum(weight, 1)[:, None]
+    dweight = tl.dot(slope, tl.trans(value))
+    dscore = weight * (dweight - tl.sum(weight * dweight, 1)[:, None]) * scale
+    dscore = dscore.to(query.dtype)
+    dvalue = tl.dot(tl.trans(weight.to(slope.dtype)), slope)  # rows beyond the end have no slope
+    dquery, dkey = tl.dot(dscore, key), tl.dot(tl.trans(dscore), query)
+    tl.store(out + offset, dquery.to(out.dtype.element_ty), mask=inside)
+    tl.store(out + offset + d, dkey.to(out.dtype.element_ty), mask=inside)
+    tl.store(out + offset + 2 * d, dvalue.to(out.dtype.element_ty), mask=inside)
+    total = sums + image * 3 * d + head * WIDTH + lane
+    tl.store(total, tl.sum(dquery, 0))
+    tl.store(total + d, tl.sum(dkey, 0))
+    tl.store(total + 2 * d, tl.sum(dvalue, 0))
+
+
+def attend_backward(qkv: Tensor, dy: Tensor, images: int, heads: int) -> tuple[Tensor, Tensor]:
+    """Launch the Triton kernel of attention's gradient: `[r 3d]`, `[r d]` → `[r 3d]`, sums `[images 3d]`.
+
+    One program holds a whole matrix of attention: for few tokens.
+    """
+    rows, d = qkv.shape[0], qkv.shape[1] // 3
+    tokens, width = rows // images, d // heads
+    out, sums = torch.empty_like(qkv), torch.empty(images, 3 * d, device=qkv.device, dtype=torch.float32)
+    with _on(qkv):
+        _attend_backward[(images * heads,)](
+            qkv, dy, out, sums, tokens, width**-0.5, LOG2_E,
+            HEADS=heads, WIDTH=width, TOKENS=max(16, triton.next_power_of_2(tokens)), num_warps=4,
+        )  # fmt: skip
+    return out, sums
 
 
 def _on(x: Tensor) -> Any:

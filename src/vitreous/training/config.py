@@ -33,6 +33,8 @@ class TrainConfig:
     """Train the layer norms of the blocks too, if the policy does not."""
     lora_rank: int = 8
     """Rank of LoRA's updates to the attention layers."""
+    initial: Literal["normal", "local"] = "normal"
+    """First weights of a fresh ViT: normal, or local, with which each head attends to one neighbour of every patch."""
     image_size: int | None = None
     """Height and width of images in pixels; None: the model's own."""
 
@@ -85,8 +87,10 @@ class TrainConfig:
     """Decay of the squared gradients' average (Adam's beta2)."""
     warmup: float = 0.0
     """Epochs of linear warm-up."""
+    schedule: Literal["cosine", "linear"] = "cosine"
+    """How the learning rate falls after the warm-up: by half a cosine, or by a straight line."""
     final_rate: float = 0.0
-    """Learning rate at the end of the cosine, as a share of the largest."""
+    """Learning rate at the end of the schedule, as a share of the largest."""
     clip: float = 0.0
     """Largest norm of the gradient; 0: no clipping."""
     layer_decay: float = 1.0
@@ -113,6 +117,8 @@ class TrainConfig:
     """Alpha of CutMix; 0: off. If MixUp is on too, each image gets one of the two at random."""
     mix_share: float = 1.0
     """Probability that an image is mixed, if MixUp or CutMix is on."""
+    mix_until: float = 1.0
+    """Share of the epochs after which images are mixed no more, so that a run ends on whole images."""
     repeats: int = 1
     """Repeated augmentation: an epoch has fewer images, each this often with different augmentations."""
     label_smoothing: float = 0.0
@@ -197,7 +203,7 @@ class TrainConfig:
                 raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)}")
         if not 0 < self.held_out < 1:
             raise ValueError(f"held_out must lie between 0 and 1, got {self.held_out}")
-        for name in ("shift", "final_rate", "distillation_share", "mix_share"):
+        for name in ("shift", "final_rate", "distillation_share", "mix_share", "mix_until"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
         for name in ("weight_decay", "warmup", "clip", "mixup", "cutmix", "save_every", "snapshots", "magnitude"):

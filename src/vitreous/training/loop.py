@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,7 @@ def run(parts: TrainingParts, folder: RunFolder, listener: Listener, stop_flag: 
     config, state, steps, world = parts.config, parts.state, parts.steps_per_epoch, parts.world
     total, warmup = config.epochs * steps, round(config.warmup * steps)
     last_event = last_saved = time.monotonic()
+    factor = partial(rate_factor, steps=total, warmup=warmup, final=config.final_rate, schedule=config.schedule)
 
     def seconds() -> float:
         return time.monotonic() - started
@@ -98,7 +100,7 @@ def run(parts: TrainingParts, folder: RunFolder, listener: Listener, stop_flag: 
     while state.epoch < config.epochs:
         for batch in parts.train_source.epoch(state.epoch, int(config.batch_size), first=state.step):
             number = state.epoch * steps + state.step
-            parts.train_step(batch, state.epoch, number, rate_factor(number, total, warmup, config.final_rate))
+            parts.train_step(batch, state.epoch, number, factor(number))
             state.step += 1
             # clocks and signals differ between ranks, and all ranks must do the same
             event_due = time.monotonic() - last_event > STEP_EVENT_SECONDS
@@ -116,8 +118,7 @@ def run(parts: TrainingParts, folder: RunFolder, listener: Listener, stop_flag: 
         row = {"epoch": state.epoch + 1, "loss": loss / images}
         row[TRAINING_FIGURES[parts.train_data.task]] = correct / images
         row["batch_size"] = int(config.batch_size)  # which may be smaller than the one asked for
-        last_factor = rate_factor((state.epoch + 1) * steps - 1, total, warmup, config.final_rate)
-        row["learning_rate"] = config.learning_rate * last_factor
+        row["learning_rate"] = config.learning_rate * factor((state.epoch + 1) * steps - 1)
         state.epoch, state.step = state.epoch + 1, 0
         state.totals.zero_()
         if state.epoch % config.evaluate_every == 0 or state.epoch == config.epochs:

@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from vitreous.data.image_dataset import ImageDataset
 from vitreous.data.preprocess import STATISTICS, Preprocess
 from vitreous.models.last_block import logits_only
+from vitreous.models.local_start import start_locally
 from vitreous.models.resnet import ResNet, ResNetConfig, resnet_config
 from vitreous.models.timm_classifier import TimmClassifier, TimmConfig, split_timm
 from vitreous.models.variants import split_changes, variant
@@ -22,7 +23,7 @@ from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.predict.words import begin_with_words
 from vitreous.runtime.wording import count
-from vitreous.speed.training_forward import training_logits
+from vitreous.speed.training_forward import shares_graph, training_logits
 from vitreous.training.config import TrainConfig
 from vitreous.training.stream_batches import StreamedData
 from vitreous.weights.card import Card
@@ -165,6 +166,8 @@ def _fresh(config: TrainConfig, data: ImageDataset | StreamedData) -> Model:
         _check_stated(config.model, ViTConfig, changes)
         shape = variant(config.model, **changes)
         model, channels = ViT(shape), shape.channels
+        if config.initial == "local":
+            start_locally(model)
         if data.task == "segment" or config.readout != "own":
             _new_head(model, config, data)
     size = model.config.size
@@ -228,7 +231,10 @@ def choose_forward(
     forward: Forward = logits_only if device.type == "cpu" else call_model
     if config is not None and config.forward_options():
         residual = torch.bfloat16 if config.residual == "bf16" else None
-        forward = partial(training_logits, residual=residual, fused=config.fused, recompute=config.recompute)
+        parts = compiles_parts(model, config)
+        forward = partial(
+            training_logits, residual=residual, fused=config.fused, recompute=config.recompute, in_parts=parts
+        )
     shape = model.config
     narrow = isinstance(shape, ViTConfig) and shape.width // shape.heads < NARROW
     if not narrow or device.type != "cpu":
@@ -239,6 +245,11 @@ def choose_forward(
             return forward(model, x)
 
     return with_plain_attention
+
+
+def compiles_parts(model: Model, config: TrainConfig) -> bool:
+    """Return whether a run compiles its model in parts, of which one serves all blocks."""
+    return config.compile and config.fused and shares_graph(model)
 
 
 def is_convolutional(model: Model) -> bool:

@@ -116,8 +116,8 @@ def set_learning_rates(optimisers: list[torch.optim.Optimizer], factor: Tensor) 
             torch.mul(factor, group["scale"], out=group["lr"])
 
 
-def rate_factor(step: int, steps: int, warmup: int = 0, final: float = 0.0) -> float:
-    """Return the learning rate at `step` of `steps` as a share of the largest: linear warm-up, then half a cosine.
+def rate_factor(step: int, steps: int, warmup: int = 0, final: float = 0.0, schedule: str = "cosine") -> float:
+    """Return the learning rate at `step` of `steps` as a share of the largest: linear warm-up, then the schedule.
 
     It starts above 0 and ends at `final`. A function of the step alone has no state to restore when a run resumes
     (torch's `SequentialLR` keeps one).
@@ -128,7 +128,8 @@ def rate_factor(step: int, steps: int, warmup: int = 0, final: float = 0.0) -> f
     if step < warmup:
         return (step + 1) / warmup
     done = (step - warmup) / max(1, steps - warmup)
-    return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+    left = 1 - min(done, 1.0) if schedule == "linear" else 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+    return final + (1 - final) * left
 
 
 # --- Muon -------------------------------------------------------------------------------------------------------------

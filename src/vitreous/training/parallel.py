@@ -16,6 +16,7 @@ from vitreous.models.timm_classifier import TimmClassifier
 from vitreous.models.vit import ViT
 from vitreous.runtime.distributed import Rank, World
 from vitreous.training.config import TrainConfig
+from vitreous.training.model import compiles_parts
 from vitreous.weights.load import Model
 
 
@@ -25,17 +26,15 @@ def is_sharded(config: TrainConfig, world: World) -> bool:
 
 
 def parallelise(module: nn.Module, model: Model, config: TrainConfig, world: World) -> nn.Module:
-    """Wrap `module` with DDP or FSDP2, so that its gradients are the mean over all ranks."""
-    if not world.distributed:
-        if config.compile:
-            module.compile(fullgraph=True, dynamic=False)
-        return module
+    """Wrap `module` with DDP or FSDP2, so that its gradients are the mean over all ranks; compile it if asked."""
     if is_sharded(config, world):
         return shard(module, model, config, world)
+    if config.compile and not compiles_parts(model, config):
+        module.compile(fullgraph=True, dynamic=False)
+    if not world.distributed:
+        return module
     device = next(model.parameters()).device
     device_ids = [device] if device.type == "cuda" else None
-    if config.compile:
-        module.compile(fullgraph=True, dynamic=False)
     return DistributedDataParallel(module, device_ids=device_ids, gradient_as_bucket_view=True)
 
 

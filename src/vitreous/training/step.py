@@ -47,19 +47,21 @@ class TrainStep:
         self.world = world or World()
         self.buffers = [buffer for buffer in state.model.buffers() if buffer.is_floating_point()]
         self.augment: Callable[..., tuple[Tensor, Tensor]] = augment
+        self.mix = augment.mix
         if config.compile:
             self.augment = torch.compile(augment, fullgraph=True, dynamic=False)
         self.graph: torch.cuda.CUDAGraph | None = None
-        # what differs between steps: epoch and step number; learning-rate factor and decay of the average
+        # what differs between steps: epoch and step number; learning-rate factor, decay of the average, share mixed
         self.numbers = torch.zeros(2, dtype=torch.int64, device=state.device)
-        self.factors = torch.zeros(2, device=state.device)
+        self.factors = torch.zeros(3, device=state.device)
         self.batch: Batch | None = None
 
     def __call__(self, batch: Batch, epoch: int, number: int, factor: float) -> None:
         # the decay grows from 0.1 to its final value, so that the average forgets the first weights
         decay = min(self.config.average, (1 + number) / (10 + number))
         self.numbers.copy_(torch.tensor([epoch, number]), non_blocking=True)
-        self.factors.copy_(torch.tensor([factor, decay]), non_blocking=True)
+        mix_share = self.config.mix_share if epoch < self.config.mix_until * self.config.epochs else 0.0
+        self.factors.copy_(torch.tensor([factor, decay, mix_share]), non_blocking=True)
         if self.graph is None or self.batch is None:
             with explain_out_of_memory(self.config, self.state.model, self.state.device):
                 self.compute(batch)
@@ -76,6 +78,8 @@ class TrainStep:
         state, config = self.state, self.config
         parts = config.accumulate
         set_learning_rates(state.optimisers, self.factors[0])
+        if self.mix is not None:
+            self.mix.share.copy_(self.factors[2])
         for optimiser in state.optimisers:
             optimiser.zero_grad(set_to_none=True)
         for part in range(parts):

@@ -45,12 +45,14 @@ class MixUpCutMix(nn.Module):
 
     mixup_quantiles: Tensor  # float64 [4096]
     cutmix_quantiles: Tensor
+    share: Tensor  # [], of the images that are mixed; a tensor, so that a captured step can follow a schedule
 
     def __init__(self, mixup: float, cutmix: float, share: float = 1.0) -> None:
         super().__init__()
         if min(mixup, cutmix) < 0 or max(mixup, cutmix) == 0:
             raise ValueError(f"mixup is {mixup} and cutmix {cutmix}: one must be above 0 and none below")
-        self.mixup, self.cutmix, self.share = mixup, cutmix, share
+        self.mixup, self.cutmix = mixup, cutmix
+        self.register_buffer("share", torch.tensor(share), persistent=False)
         for name, alpha in (("mixup_quantiles", mixup), ("cutmix_quantiles", cutmix)):
             self.register_buffer(name, list_quantiles(alpha) if alpha else torch.zeros(0), persistent=False)
 
