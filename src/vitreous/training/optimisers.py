@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -132,6 +133,26 @@ def rate_factor(step: int, steps: int, warmup: int = 0, final: float = 0.0, sche
     return final + (1 - final) * left
 
 
+@cache
+def _side_streams(device: torch.device, count: int) -> list[torch.cuda.Stream]:
+    """Create the CUDA streams of an optimiser's updates; always the same ones, since each keeps memory of its own."""
+    return [torch.cuda.Stream(device) for _ in range(count)]
+
+
+def run_at_once(calls: Sequence[Callable[[], None]], device: torch.device) -> None:
+    """Run an optimiser's updates that do not depend on each other at the same time, each on a CUDA stream of its own.
+
+    Their products are too small for a whole GPU. A CUDA graph records the streams too.
+    """
+    here, streams = torch.cuda.current_stream(device), _side_streams(device, len(calls))
+    for call, stream in zip(calls, streams, strict=True):
+        stream.wait_stream(here)
+        with torch.cuda.stream(stream):
+            call()
+    for stream in streams:
+        here.wait_stream(stream)
+
+
 # --- Muon -------------------------------------------------------------------------------------------------------------
 
 QUINTIC = (3.4445, -4.7750, 2.0315)  # a quintic that pulls singular values towards 1, steep at 0
@@ -179,13 +200,19 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        updates: list[Callable[[], None]] = []
         for group in self.param_groups:
             shapes: dict[torch.Size, list[Tensor]] = {}
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     shapes.setdefault(parameter.shape, []).append(parameter)
-            for shape, parameters in shapes.items():
-                self._update(parameters, max(shape), group)
+            updates += [partial(self._update, found, max(shape), group) for shape, found in shapes.items()]
+        first = self.param_groups[0]["params"][0]
+        if first.is_cuda and not isinstance(first, DTensor):
+            run_at_once(updates, first.device)
+        else:
+            for update in updates:
+                update()
 
     def _update(self, parameters: list[Tensor], longest: int, group: dict[str, Any]) -> None:
         """Update matrices of one shape by Muon, all at once."""

@@ -1,0 +1,207 @@
+"""Records of training speed on CIFAR-10: run the seeds of one, and check a record from its log.
+
+    python benchmarks/records.py run results/records/94 --mark 94 --seeds 10 --data FOLDER [-- --epochs 90 …]
+    python benchmarks/records.py check results/records/*/
+    python benchmarks/records.py table
+
+`run` starts `vitreous train cifar10-speedrun` once for each seed, with the flags after `--`, and times each process
+from its start to its end. The first run on a fresh machine is cold: it decodes the images and compiles. `--together N` runs
+N seeds at the same time, for their accuracy; a time counts only if the run had the machine for itself. `check` computes
+every figure of a record again from its log, and says what does not fit. `table` writes the table of the rules' page.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from scipy import stats
+
+from vitreous.benchmarking.run import environment
+from vitreous.models.variants import variant
+from vitreous.runtime.device import pick_device
+from vitreous.training.config import TrainConfig
+
+PAGE = Path(__file__).parents[1] / "results/records/README.md"
+RECIPE = "cifar10-speedrun"
+SEEDS = {94.0: 10, 95.0: 5, 96.0: 5}
+"""Mark in per cent → the fewest seeds that a record of it needs; other marks need three."""
+LEVEL = 0.05
+TEST_IMAGES = 10_000
+PLAIN = {"pretrained": False, "teacher": None, "stream": False, "validation": 0.0, "train_split": "train"}
+"""What the rules say of a run: no pre-training, no teacher, all training images and no others."""
+FREE = {"seed", "data", "device", "workers", "save_every", "keep", "snapshots"}
+"""Settings in which the seeds of a record may differ."""
+
+
+def run(folder: Path, mark: float, seeds: Sequence[int], data: str, flags: Sequence[str], together: int) -> None:
+    """Run the seeds of a record, and write its log, config and figures."""
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "log.jsonl"
+    known = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    with tempfile.TemporaryDirectory() as runs, ThreadPoolExecutor(together) as pool:
+        started = [pool.submit(one, Path(runs), seed, data, flags) for seed in seeds]
+        for number, each in enumerate(started):
+            found = {**each.result(), "alone": together == 1, "cold": not known and not number}
+            with log.open("a") as file:
+                file.write(json.dumps(found) + "\n")
+            print(f"seed {found['seed']}: {found['top1']:.2%}, {found['wall']:.1f} s", flush=True)
+    described = {"mark": mark, "command": " ".join(["vitreous train", RECIPE, *flags])}
+    machine = environment(pick_device("auto"))
+    described |= {name: machine[name] for name in ("device", "processor", "cores", "python", "versions")}
+    described |= {"date": time.strftime("%Y-%m-%d"), "commit": commit()}
+    write(folder, described)
+
+
+def one(runs: Path, seed: int, data: str, flags: Sequence[str]) -> dict[str, Any]:
+    """Run one seed in a process of its own, and return its row of the log."""
+    output = runs / str(seed)
+    words = ["train", RECIPE, "--seed", str(seed), "--data", data, "--output", str(output), *flags]
+    before = time.perf_counter()
+    done = subprocess.run([sys.executable, "-m", "vitreous", *words], capture_output=True, text=True)
+    wall = time.perf_counter() - before
+    if done.returncode:
+        raise RuntimeError(f"seed {seed} failed: {done.stderr[-2000:]}")
+    result = json.loads((output / "result.json").read_text())
+    epochs = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    config = json.loads((output / "config.json").read_text())
+    row = {"seed": seed, "top1": result["top1"], "wall": round(wall, 2), "ready": result["ready"]}
+    return row | {"images": result["images"], "config": config, "epochs": epochs}
+
+
+def commit() -> str:
+    """The commit that was run, if this is a checkout."""
+    asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    done = subprocess.run(asked, capture_output=True, text=True)
+    return done.stdout.strip() or "unknown"
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def figures(rows: Sequence[dict[str, Any]], mark: float) -> dict[str, Any]:
+    """Compute mean, interval, p-value and times of a record from the rows of its log."""
+    found = [100 * row["top1"] for row in rows]
+    alone = [row["wall"] for row in rows if row["alone"] and not row["cold"]]
+    cold = [row["wall"] for row in rows if row["cold"]]
+    test = stats.ttest_1samp(found, mark, alternative="greater")
+    low, high = stats.ttest_1samp(found, mark).confidence_interval(0.95)
+    return {
+        "seeds": len(rows),
+        "mean": round(statistics.mean(found), 3),
+        "interval": [round(float(low), 3), round(float(high), 3)],
+        "p": float(f"{test.pvalue:.2g}"),
+        "seconds": round(statistics.median(alone), 1) if alone else None,
+        "timed": len(alone),
+        "cold_seconds": round(cold[0], 1) if cold else None,
+    }
+
+
+def write(folder: Path, described: dict[str, Any]) -> None:
+    """Write a record's figures beside its log."""
+    record = described | figures(rows_of(folder), described["mark"])
+    (folder / "record.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+def check(folder: Path) -> list[str]:
+    """Compute a record's figures again from its log; return what does not fit the record or the rules."""
+    rows, record = rows_of(folder), json.loads((folder / "record.json").read_text())
+    mark, wrong = record["mark"], []
+    expected = json.loads(json.dumps(figures(rows, mark)))
+    for name, value in expected.items():
+        if record.get(name) != value:
+            wrong.append(f"{name} is {record.get(name)}, the log gives {value}")
+    seeds = [row["seed"] for row in rows]
+    if len(set(seeds)) < len(seeds):
+        wrong.append("a seed is listed twice")
+    if len(seeds) < (needed := SEEDS.get(mark, 3)):
+        wrong.append(f"{len(seeds)} seeds, {needed} are needed for {mark:g} %")
+    if not expected["p"] < LEVEL:
+        wrong.append(f"p = {expected['p']}: a mean below {mark:g} % is not ruled out")
+    if not expected["timed"]:
+        wrong.append("no run had the machine for itself")
+    first = rows[0]["config"]
+    for row in rows:
+        config, epochs = row["config"], row["epochs"]
+        TrainConfig.from_dict(config)
+        shape = variant(config["model"])
+        name = f"seed {row['seed']}"
+        if config["seed"] != row["seed"]:
+            wrong.append(f"{name}: its config has seed {config['seed']}")
+        if changed := [key for key in first if key not in FREE and config[key] != first[key]]:
+            wrong.append(f"{name}: other settings than the first seed's: {', '.join(changed)}")
+        wrong += [f"{name}: {key} is {config[key]}" for key, value in PLAIN.items() if config[key] != value]
+        if shape.stem != "none" or not shape.plain:
+            wrong.append(f"{name}: {config['model']} is no plain ViT")
+        if [each["epoch"] for each in epochs] != list(range(1, config["epochs"] + 1)):
+            wrong.append(f"{name}: the log does not have each epoch once")
+        elif epochs[-1].get("test_top1") != row["top1"] or row["images"] != TEST_IMAGES:
+            wrong.append(f"{name}: its accuracy is not that of the last epoch on {TEST_IMAGES:,} test images")
+        if len([each for each in epochs if "test_top1" in each]) != 1:
+            wrong.append(f"{name}: the test images were seen more than once")
+        if not epochs[-1]["seconds"] <= row["wall"]:
+            wrong.append(f"{name}: the clock shows less than the run itself")
+    return wrong
+
+
+def table() -> str:
+    """Write the table of all records, the fastest of each mark first."""
+    heads = ("mark", "seconds, warm", "cold", "mean of the seeds", "95 % interval", "p", "what", "date")
+    lines = [f"| {' | '.join(heads)} |", "|--:|--:|--:|--:|---|--:|---|---|"]
+    records = [(json.loads(path.read_text()), path.parent.name) for path in PAGE.parent.glob("*/record.json")]
+    for record, name in sorted(records, key=lambda each: (each[0]["mark"], each[0]["seconds"])):
+        low, high = record["interval"]
+        cold = "–" if record["cold_seconds"] is None else f"{record['cold_seconds']:.0f}"
+        cells = [f"{record['mark']:g} %", f"**{record['seconds']:.1f}**", cold]
+        cells += [f"{record['mean']:.2f} % ({record['seeds']})", f"{low:.2f} to {high:.2f}", f"{record['p']:.2g}"]
+        lines.append("| " + " | ".join([*cells, f"[{name}]({name}/): `{record['command']}`", record["date"]]) + " |")
+    return "\n".join(lines)
+
+
+def with_table() -> str:
+    """The rules' page with its table made anew."""
+    before, _, rest = PAGE.read_text().partition("<!-- records -->\n")
+    _, _, after = rest.partition("<!-- end -->")
+    return f"{before}<!-- records -->\n{table()}\n<!-- end -->{after}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="what", required=True)
+    runner = commands.add_parser("run")
+    runner.add_argument("folder", type=Path)
+    runner.add_argument("--mark", type=float, required=True)
+    runner.add_argument("--seeds", type=int, default=10)
+    runner.add_argument("--first", type=int, default=0, help="the first seed: a log may be continued")
+    runner.add_argument("--together", type=int, default=1)
+    runner.add_argument("--data", default="cifar10")
+    runner.add_argument("flags", nargs="*")
+    commands.add_parser("check").add_argument("folders", type=Path, nargs="+")
+    commands.add_parser("table")
+    given = parser.parse_args()
+    if given.what == "run":
+        seeds = range(given.first, given.first + given.seeds)
+        run(given.folder, given.mark, seeds, given.data, given.flags, given.together)
+    elif given.what == "table":
+        PAGE.write_text(with_table())
+    else:
+        wrong = {str(folder): check(folder) for folder in given.folders if (folder / "record.json").is_file()}
+        for folder, lines in wrong.items():
+            print(
+                "\n".join(
+                    [f"{folder}: {'stands' if not lines else 'does not stand'}", *(f"  {line}" for line in lines)]
+                )
+            )
+        sys.exit(any(wrong.values()))
+
+
+if __name__ == "__main__":
+    main()
