@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from vitreous.models.local_start import OFFSETS, start_locally
+from vitreous.models.rope import rotate
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 
@@ -17,13 +18,16 @@ def attention(model, x, block):
     layer = model.blocks[block].attn
     b, t, _ = x.shape
     q, k, _ = layer.qkv(model.blocks[block].norm1(x)).reshape(b, t, 3, layer.heads, -1).permute(2, 0, 3, 1, 4)
+    q, k = rotate(layer, q), rotate(layer, k)
     return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1).mean(0)
 
 
+@pytest.mark.parametrize("rope", ["none", "dinov3"])
 @pytest.mark.parametrize("token", [False, True])
-def test_each_head_attends_most_to_one_neighbour(token):
+def test_each_head_attends_most_to_one_neighbour(token, rope):
     torch.manual_seed(1)
-    model = ViT(ViTConfig(**SHAPE, class_token=token, pool="token" if token else "mean"))
+    pool = "token" if token else "mean"
+    model = ViT(ViTConfig(**SHAPE, class_token=token, pool=pool, rope=rope, rope_temperature=10.0))
     start_locally(model)
     with torch.no_grad():
         found = attention(model, model.embed(0.5 * torch.randn(8, 3, 32, 32)), 0)[:, token:, token:]  # [h n n]
@@ -48,3 +52,5 @@ def test_weights_and_positions_are_drawn_from_the_seed_and_fixed_positions_are_a
     assert not torch.equal(one["blocks.0.attn.qkv.weight"], third["blocks.0.attn.qkv.weight"])
     with pytest.raises(ValueError, match="initial=local sets learned positions, and this model's are sine-2d"):
         start_locally(ViT(ViTConfig(**SHAPE, position="sine-2d")))
+    with pytest.raises(ValueError, match="initial=local needs biases and rope=dinov3"):
+        start_locally(ViT(ViTConfig(**SHAPE, rope="axial")))

@@ -48,6 +48,19 @@ for images, tokens, heads, width in ((2, 21, 3, 16), (3, 64, 2, 64)):
         theirs = plain["attend_backward"](qkv.to(dtype).float(), slope.to(dtype).float(), images, heads)
         for one, other in zip(ours, theirs, strict=True):
             assert (one - other).abs().max() < near * other.abs().max(), (dtype, (one - other).abs().max())
+angles = torch.randn(2, 64, 32, device=device)
+turns = torch.stack([angles[0].sin(), angles[0].cos()])
+for images, tokens, heads, width in ((2, 21, 3, 32), (3, 64, 2, 64)):
+    qkv = 2 * torch.randn(images * tokens, 3 * heads * width, device=device)
+    slope = torch.randn(images * tokens, heads * width, device=device)
+    some = turns[:, :tokens, : width // 2].contiguous()
+    for dtype, near in formats.items():
+        ours = [kernels.attend(qkv.to(dtype), images, heads, some)]
+        ours += kernels.attend_backward(qkv.to(dtype), slope.to(dtype), images, heads, some)
+        theirs = [plain["attend"](qkv.to(dtype).float(), images, heads, some)]
+        theirs += plain["attend_backward"](qkv.to(dtype).float(), slope.to(dtype).float(), images, heads, some)
+        for one, other in zip(ours, theirs, strict=True):
+            assert (one - other).abs().max() < near * other.abs().max(), (dtype, (one - other).abs().max())
 print("equal")
 """
 

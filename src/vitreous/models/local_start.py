@@ -1,10 +1,11 @@
 """`start_locally`: first weights with which each head of a fresh ViT attends to one neighbour of every patch.
 
-Trained on few images, a ViT spends its first epochs on learning that neighbouring patches belong together. Waves as
-positions make that a matter of first weights: a shift by one patch rotates each pair of sine and cosine, so that a
-head whose query weights rotate these pairs, and whose key weights leave them as they are, scores highest the patch at
-that offset. The network and its training stay the same. The idea of attention that begins as a convolution is from
-ConViT (d'Ascoli et al., 2021) and "Structured Initialization" (Zheng et al., 2024).
+Trained on few images, a ViT spends its first epochs on learning that neighbouring patches belong together. First
+weights can say so. A shift by one patch rotates a wave, a pair of sine and cosine: if the query is a wave turned by an
+offset, and the key a wave as it is, their product is highest for the patch at that offset. With rotary positions the
+biases of queries and keys are such waves. Without them the learned positions are, and weights read them. The network
+and its training stay the same. The idea of attention that begins as a convolution is from ConViT (d'Ascoli et al.,
+2021) and "Structured Initialization" (Zheng et al., 2024).
 
 Shapes:  d width · h heads · k width of one head · n patches · t tokens
 """
@@ -15,31 +16,35 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from vitreous.models.vit import TransformerBlock, ViT
+from vitreous.models.rope import RotaryPositions
+from vitreous.models.vit import Attention, TransformerBlock, ViT
 
 OFFSETS = tuple((down, right) for down in (-1, 0, 1) for right in (-1, 0, 1))  # in patches
 SHARPNESS = 0.9  # factor of the query and key weights that read positions: of 64 patches, the neighbour gets most
-AMPLITUDE = 1.0  # twice that of projected patches
+AMPLITUDE = 1.0  # of positions, twice that of projected patches
+BIAS = 2.2  # the length of each pair of channels of a bias
+
+Offset = tuple[int, int]
 
 
 @torch.no_grad()
 def start_locally(model: ViT) -> None:
-    """Set a fresh ViT's learned positions to waves, and let each head attend to a neighbour drawn at random.
-
-    The random part of each weight stays.
-    """
-    config, layout = model.config, model.layout
-    if config.position != "learned":
-        raise ValueError(f"initial=local sets learned positions, and this model's are {config.position}")
-    d, k = config.width, config.width // config.heads
-    positions = model.pos_embed[0, config.positions - layout.patches :]  # type: ignore[index]
-    positions += AMPLITUDE * waves(config.grid, d, k)
+    """Let each head of a fresh ViT attend to a neighbour drawn at random; the random part of its weights stays."""
+    config, layout, rope = model.config, model.layout, model.rope
+    if rope is not None and (not rope.halves or not config.qkv_bias):
+        raise ValueError("initial=local needs biases and rope=dinov3, or learned positions without rotation")
+    if rope is None:
+        if config.position != "learned":
+            raise ValueError(f"initial=local sets learned positions, and this model's are {config.position}")
+        positions = model.pos_embed[0, config.positions - layout.patches :]  # type: ignore[index]
+        positions += AMPLITUDE * waves(config.grid, config.width, config.width // config.heads)
     for block in cast("list[TransformerBlock]", model.blocks):
-        weight = block.attn.qkv.weight  # [3d d]
-        for head, choice in enumerate(torch.randint(len(OFFSETS), (config.heads,)).tolist()):
-            rows = slice(head * k, (head + 1) * k)
-            weight[:d][rows] += SHARPNESS * read_waves(d, k, OFFSETS[choice])
-            weight[d : 2 * d][rows] += SHARPNESS * read_waves(d, k, (0, 0))
+        choices = torch.randint(len(OFFSETS), (config.heads,)).tolist()
+        offsets = [OFFSETS[choice] for choice in choices]
+        if rope is None:
+            _read_neighbours(block.attn, offsets)
+        else:
+            _turn_biases(block.attn, offsets, rope)
 
 
 def rates(pairs: int) -> Tensor:
@@ -48,7 +53,7 @@ def rates(pairs: int) -> Tensor:
 
 
 def waves(grid: tuple[int, int], d: int, k: int) -> Tensor:
-    """Return positions as sines and cosines of row and column, in the first `k` channels: `[n d]`."""
+    """Return positions of a local start as sines and cosines of row and column, in the first `k` channels: `[n d]`."""
     found = torch.zeros(*grid, d)
     for axis, side in enumerate(grid):
         angles = torch.arange(side)[:, None] * rates(k // 4)  # [side k/4]
@@ -57,7 +62,17 @@ def waves(grid: tuple[int, int], d: int, k: int) -> Tensor:
     return found.flatten(0, 1)
 
 
-def read_waves(d: int, k: int, offset: tuple[int, int]) -> Tensor:
+def _read_neighbours(attention: Attention, offsets: list[Offset]) -> None:
+    """Add to the weights of queries and keys of a local start what reads the waves of a neighbour and one's own."""
+    weight = attention.qkv.weight  # [3d d]
+    d, k = weight.shape[1], weight.shape[1] // attention.heads
+    for head, offset in enumerate(offsets):
+        rows = slice(head * k, (head + 1) * k)
+        weight[:d][rows] += SHARPNESS * _read_waves(d, k, offset)
+        weight[d : 2 * d][rows] += SHARPNESS * _read_waves(d, k, (0, 0))
+
+
+def _read_waves(d: int, k: int, offset: Offset) -> Tensor:
     """Return the weights of a local start that read the waves as they are at an offset: `[k d]`."""
     weight = torch.zeros(k, d)
     for axis, patches in enumerate(offset):
@@ -66,3 +81,17 @@ def read_waves(d: int, k: int, offset: tuple[int, int]) -> Tensor:
             span = slice(axis * (k // 2) + 2 * pair, axis * (k // 2) + 2 * pair + 2)
             weight[span, span] = torch.tensor([[cosine, sine], [-sine, cosine]])
     return weight
+
+
+def _turn_biases(attention: Attention, offsets: list[Offset], rope: RotaryPositions) -> None:
+    """Set the biases of a local start: of keys the same in all heads, of queries turned by the head's offset."""
+    bias = cast(Tensor, attention.qkv.bias)  # [3d]
+    d = len(bias) // 3
+    k = d // attention.heads
+    angles = rope.fixed_angles(rope.grid).view(*rope.grid, -1)  # [rows columns k/2]
+    down, right = (angles[1, 0] - angles[0, 0], angles[0, 1] - angles[0, 0])  # by one patch
+    for head, offset in enumerate(offsets):
+        turn = offset[0] * down + offset[1] * right  # [k/2]
+        rows = slice(head * k, (head + 1) * k)
+        bias[:d][rows] = BIAS * torch.cat([turn.cos(), turn.sin()]).to(bias)
+        bias[d : 2 * d][rows] = BIAS * torch.cat([torch.ones(k // 2), torch.zeros(k // 2)]).to(bias)

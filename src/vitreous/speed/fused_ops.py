@@ -27,6 +27,12 @@ def split_heads(qkv: Tensor, images: int, heads: int) -> tuple[Tensor, Tensor, T
     return q, k, v
 
 
+def turn(x: Tensor, turns: Tensor) -> Tensor:
+    """Rotate queries or keys `[b h t k]` without the fused operation, by sines and cosines `[2 t k/2]`."""
+    (a, b), (sine, cosine) = x.chunk(2, dim=-1), turns
+    return torch.cat([a * cosine - b * sine, b * cosine + a * sine], dim=-1)
+
+
 @torch.library.custom_op("vitreous::dense_gelu", mutates_args=())
 def dense_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Fused operation: compute `gelu(x Wᵀ + b)`, `[r d]` → `[r m]`; on CUDA inside the product, by its tanh form."""
@@ -52,26 +58,32 @@ def _(x: Tensor, y: Tensor, weight: Tensor) -> None:
 
 
 @torch.library.custom_op("vitreous::attend", mutates_args=())
-def attend(qkv: Tensor, images: int, heads: int) -> Tensor:
+def attend(qkv: Tensor, images: int, heads: int, turns: Tensor | None = None) -> Tensor:
     """Fused operation: compute attention from concatenated queries, keys and values of `images` images.
 
-    cuDNN's kernel is faster for many images; for one image this takes three quarters of its time.
+    cuDNN's kernel is faster for many images of many tokens; for one image this takes three quarters of its time.
+    `turns`, sines and cosines `[2 t k/2]`, rotate queries and keys whose halves are pairs.
     """
     if has_triton(qkv.device):
         from vitreous.speed.triton_kernels import attend as kernel
 
-        return kernel(qkv.contiguous(), images, heads)
-    mixed = F.scaled_dot_product_attention(*split_heads(qkv, images, heads))  # [b h t k]
+        return kernel(qkv.contiguous(), images, heads, turns)
+    q, k, v = split_heads(qkv, images, heads)  # [b h t k]
+    if turns is not None:
+        q, k = turn(q, turns).to(q.dtype), turn(k, turns).to(k.dtype)
+    mixed = F.scaled_dot_product_attention(q, k, v)
     return mixed.transpose(1, 2).reshape(len(qkv), -1)
 
 
 @attend.register_fake
-def _(qkv: Tensor, images: int, heads: int) -> Tensor:
+def _(qkv: Tensor, images: int, heads: int, turns: Tensor | None = None) -> Tensor:
     return qkv.new_empty(qkv.shape[0], qkv.shape[1] // 3)
 
 
 @torch.library.custom_op("vitreous::attend_backward", mutates_args=())
-def attend_backward(qkv: Tensor, dy: Tensor, images: int, heads: int) -> tuple[Tensor, Tensor]:
+def attend_backward(
+    qkv: Tensor, dy: Tensor, images: int, heads: int, turns: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Fused operation: compute the gradient of `attend`, of concatenated queries, keys and values, with column sums.
 
     `qkv` `[r 3d]`, `dy` `[r d]` → `[r 3d]`, `[images 3d]` in fp32.
@@ -79,20 +91,26 @@ def attend_backward(qkv: Tensor, dy: Tensor, images: int, heads: int) -> tuple[T
     if has_triton(qkv.device):
         from vitreous.speed.triton_kernels import attend_backward as kernel
 
-        return kernel(qkv.contiguous(), dy.contiguous(), images, heads)
+        return kernel(qkv.contiguous(), dy.contiguous(), images, heads, turns)
     q, k, v = split_heads(qkv.float(), images, heads)  # [b h t k]
+    if turns is not None:
+        q, k = turn(q, turns), turn(k, turns)
     slope = dy.float().view(images, -1, heads, q.shape[-1]).transpose(1, 2)
     scale = q.shape[-1] ** -0.5
     weight = (q @ k.mT * scale).softmax(dim=-1)  # [b h t t]
     dweight = slope @ v.mT
     dscore = weight * (dweight - (weight * dweight).sum(dim=-1, keepdim=True)) * scale
-    found = torch.stack([dscore @ k, dscore.mT @ q, weight.mT @ slope])  # [3 b h t k]
+    dq, dk = dscore @ k, dscore.mT @ q
+    if turns is not None:
+        back = torch.stack([-turns[0], turns[1]])
+        dq, dk = turn(dq, back), turn(dk, back)
+    found = torch.stack([dq, dk, weight.mT @ slope])  # [3 b h t k]
     out = found.permute(1, 3, 0, 2, 4).reshape(images, -1, qkv.shape[1])  # [b t 3d]
     return out.flatten(0, 1).to(qkv.dtype), out.sum(dim=1)
 
 
 @attend_backward.register_fake
-def _(qkv: Tensor, dy: Tensor, images: int, heads: int) -> tuple[Tensor, Tensor]:
+def _(qkv: Tensor, dy: Tensor, images: int, heads: int, turns: Tensor | None = None) -> tuple[Tensor, Tensor]:
     return torch.empty_like(qkv), qkv.new_empty(images, qkv.shape[1], dtype=torch.float32)
 
 

@@ -52,11 +52,12 @@ def training_logits(
     embed, run_fused, answer = change(_embed), change(_block), change(_answer)
     x = embed(model, residual, x)
     again = partial(checkpoint, use_reentrant=False, preserve_rng_state=_is_random(model))
+    turns = _turns(model) if fused else None
     others = []  # outputs of other blocks that a dense head reads
     for number, block in enumerate(blocks):
         if number - 1 in model.config.dense_blocks:
             others.append(x)
-        step = partial(run_fused, block, _draw(block, x), _draw(block, x)) if fused else partial(_whole, block)
+        step = partial(run_fused, block, turns, _draw(block, x), _draw(block, x)) if fused else partial(_whole, block)
         x = again(step, x) if recompute else step(x)
     return answer(model, read, others, x)
 
@@ -112,8 +113,10 @@ def shares_graph(model: nn.Module) -> bool:
 
     Compiling it takes a few seconds, and the whole network half a minute.
     """
-    blocks: list[Any] = list(model.blocks) if isinstance(model, ViT) and model.config.plain else []
-    return bool(blocks) and all(_plain(block) and not block.attn.rotary for block in blocks)
+    if not isinstance(model, ViT) or not model.config.plain or not all(_plain(block) for block in model.blocks):
+        return False
+    few = model.layout.tokens <= FEW_TOKENS and all(_is_bare(block.attn) for block in model.blocks)  # type: ignore[arg-type]
+    return model.rope is None or (few and _turns(model) is not None)  # else a rotation knows the number of its block
 
 
 def _keep(part: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -127,20 +130,20 @@ def _compile(part: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return torch.compile(part, fullgraph=True, dynamic=False)
 
 
-def _block(block: Any, first: Tensor, second: Tensor, x: Tensor) -> Tensor:
+def _block(block: Any, turns: Tensor | None, first: Tensor, second: Tensor, x: Tensor) -> Tensor:
     """Run a block for training with fused attention and MLP; `first` and `second` are stochastic depth's factors."""
-    x = x + (block.ls1(_attention(block.attn, block.norm1(x))) * first).to(x.dtype)
+    x = x + (block.ls1(_attention(block.attn, block.norm1(x), turns)) * first).to(x.dtype)
     result: Tensor = x + (block.ls2(_mlp(block.mlp, block.norm2(x))) * second).to(x.dtype)
     return result
 
 
-def _attention(attention: Attention, x: Tensor) -> Tensor:
-    """Compute a block's attention for training with fused gradients."""
+def _attention(attention: Attention, x: Tensor, turns: Tensor | None) -> Tensor:
+    """Compute a block's attention for training with fused gradients; `turns` are those of `_turns`."""
     b, t, d = x.shape
     weight, bias, x = _narrow(attention.qkv, x)
     dropout = attention.dropout if attention.training else 0.0
-    if t <= FEW_TOKENS and not dropout and _is_bare(attention):
-        short: Tensor = attention.proj_drop(attention.proj(_Attend.apply(x, weight, bias, attention.heads)))
+    if t <= FEW_TOKENS and _is_bare(attention) and (turns is not None or len(attention.rotary) == 0):
+        short: Tensor = attention.proj_drop(attention.proj(_Attend.apply(x, weight, bias, attention.heads, turns)))
         return short
     q, k, v = _Queries.apply(x, weight, bias, attention.heads)  # [b h t k]
     q, k = rotate(attention, attention.q_norm(q)), rotate(attention, attention.k_norm(k))
@@ -150,10 +153,22 @@ def _attention(attention: Attention, x: Tensor) -> Tensor:
 
 
 def _is_bare(attention: Attention) -> bool:
-    """Return whether nothing stands between a block's queries and keys in training and their product."""
-    width = attention.qkv.in_features // attention.heads
-    norms = attention.q_norm, attention.k_norm
-    return width in HEAD_WIDTHS and len(attention.rotary) == 0 and all(isinstance(norm, nn.Identity) for norm in norms)
+    """Return whether a block's queries and keys are at most rotated in training before they are multiplied."""
+    width, norms = attention.qkv.in_features // attention.heads, (attention.q_norm, attention.k_norm)
+    return width in HEAD_WIDTHS and not attention.dropout and all(isinstance(norm, nn.Identity) for norm in norms)
+
+
+def _turns(model: ViT) -> Tensor | None:
+    """Return sines and cosines of a network's rotary positions for the training kernels, `[2 t k/2]`.
+
+    None if it has none, or others than fixed ones in two halves.
+    """
+    rope = model.rope
+    if rope is None or not rope.halves or rope.rotation is None:
+        return None
+    turns = rope.rotation[..., : rope.rotation.shape[-1] // 2]  # [2 n k/2]
+    still = turns.new_tensor([0.0, 1.0])[:, None, None].expand(-1, rope.prefix, turns.shape[-1])
+    return torch.cat([still, turns], dim=1)
 
 
 def _mlp(mlp: MLP, x: Tensor) -> Tensor:
@@ -195,18 +210,19 @@ class _Attend(torch.autograd.Function):
     """Compute a whole attention layer of few tokens in training, up to its output projection; keeps `x`, `x Wᵀ + b`."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, heads: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, heads: int, turns: Tensor | None) -> Tensor:
         qkv = F.linear(x.flatten(0, 1), weight, bias)  # [r 3d]
-        ctx.save_for_backward(x, weight, qkv)
+        ctx.save_for_backward(x, weight, qkv, turns)
         ctx.heads = heads
-        mixed: Tensor = attend(qkv, len(x), heads)
+        mixed: Tensor = attend(qkv, len(x), heads, turns)
         return mixed.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        x, weight, qkv = ctx.saved_tensors
-        packed, sums = attend_backward(qkv, gradients[0].flatten(0, 1), len(x), ctx.heads)  # [r 3d], [b 3d]
-        return (packed @ weight).view_as(x), packed.t() @ x.flatten(0, 1), sums.sum(0).to(packed.dtype), None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        x, weight, qkv, turns = ctx.saved_tensors
+        packed, sums = attend_backward(qkv, gradients[0].flatten(0, 1), len(x), ctx.heads, turns)  # [r 3d], [b 3d]
+        rows = x.flatten(0, 1)
+        return (packed @ weight).view_as(x), packed.t() @ rows, sums.sum(0).to(packed.dtype), None, None
 
 
 class _Queries(torch.autograd.Function):

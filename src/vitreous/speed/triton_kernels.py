@@ -160,26 +160,50 @@ def gelu_fp8(x: Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> Tensor:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _load_turned(  # type: ignore[no-untyped-def]
+    source, turns, token, tokens, STEP: tl.constexpr, HALF: tl.constexpr,
+):  # fmt: skip
+    """Load queries or keys in Triton as their two halves, rotated by position; sines stand before cosines."""
+    lane = tl.arange(0, HALF)[None, :]
+    sine = tl.load(turns + token[:, None] * HALF + lane)
+    cosine = tl.load(turns + (tokens + token)[:, None] * HALF + lane)
+    a, b = tl.load(source + token[:, None] * STEP + lane), tl.load(source + token[:, None] * STEP + HALF + lane)
+    return (a * cosine - b * sine).to(a.dtype), (b * cosine + a * sine).to(a.dtype), sine, cosine
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _attend(  # type: ignore[no-untyped-def]
-    qkv, out, tokens, scale,
-    HEADS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    qkv, turns, out, tokens, scale,
+    TURNED: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Compute attention of one image and head in Triton, with an online softmax."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     image, head = tl.program_id(1) // HEADS, tl.program_id(1) % HEADS
     lane = tl.arange(0, WIDTH)
     step: tl.constexpr = 3 * HEADS * WIDTH  # from a token to the next
-    source = qkv + image * tokens * step + head * WIDTH + lane[None, :]
+    half: tl.constexpr = WIDTH // 2
+    begin = qkv + image * tokens * step + head * WIDTH
+    source = begin + lane[None, :]
     # tokens beyond the end are computed from the last one, and not stored
-    query = tl.load(source + tl.minimum(row, tokens - 1)[:, None] * step)
+    held = tl.minimum(row, tokens - 1)
+    if TURNED:
+        query, query2, _, _ = _load_turned(begin, turns, held, tokens, step, half)
+    else:
+        query = tl.load(source + held[:, None] * step)
     largest = tl.full((ROWS,), float("-inf"), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     mixed = tl.zeros((ROWS, WIDTH), tl.float32)
     for start in range(0, tokens, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
-        offset = source + tl.minimum(column, tokens - 1)[:, None] * step
-        key, value = tl.load(offset + HEADS * WIDTH), tl.load(offset + 2 * HEADS * WIDTH)
-        score = tl.where(column[None, :] < tokens, tl.dot(query, tl.trans(key)) * scale, float("-inf"))
+        held = tl.minimum(column, tokens - 1)
+        if TURNED:
+            key, key2, _, _ = _load_turned(begin + HEADS * WIDTH, turns, held, tokens, step, half)
+            product = tl.dot(query2, tl.trans(key2), tl.dot(query, tl.trans(key)))
+        else:
+            key = tl.load(source + held[:, None] * step + HEADS * WIDTH)
+            product = tl.dot(query, tl.trans(key))
+        value = tl.load(source + held[:, None] * step + 2 * HEADS * WIDTH)
+        score = tl.where(column[None, :] < tokens, product * scale, float("-inf"))
         now = tl.maximum(largest, tl.max(score, 1))
         weight, shrink = tl.exp2(score - now[:, None]), tl.exp2(largest - now)
         total = total * shrink + tl.sum(weight, 1)
@@ -189,10 +213,11 @@ def _attend(  # type: ignore[no-untyped-def]
     tl.store(offset, (mixed / total[:, None]).to(out.dtype.element_ty), mask=row[:, None] < tokens)
 
 
-def attend(qkv: Tensor, images: int, heads: int) -> Tensor:
+def attend(qkv: Tensor, images: int, heads: int, turns: Tensor | None = None) -> Tensor:
     """Launch the Triton kernel of attention: concatenated queries, keys and values, `[r 3d]` → `[r d]`, read once.
 
-    The softmax is computed online: the sums so far are rescaled whenever a larger score appears.
+    The softmax is computed online: the sums so far are rescaled whenever a larger score appears. `turns`, sines and
+    cosines `[2 t k/2]`, rotate queries and keys whose halves are pairs.
     """
     rows, d = qkv.shape[0], qkv.shape[1] // 3
     tokens, width = rows // images, d // heads
@@ -200,7 +225,7 @@ def attend(qkv: Tensor, images: int, heads: int) -> Tensor:
     tile = max(16, triton.next_power_of_2(tokens))
     with _on(qkv):
         _attend[(triton.cdiv(tokens, ROWS), images * heads)](
-            qkv, out, tokens, width**-0.5 * LOG2_E,
+            qkv, turns, out, tokens, width**-0.5 * LOG2_E, TURNED=turns is not None,
             HEADS=heads, WIDTH=width, ROWS=min(ROWS, tile), COLUMNS=min(COLUMNS, tile), num_warps=4, num_stages=2,
         )  # fmt: skip
     return out
@@ -208,39 +233,64 @@ def attend(qkv: Tensor, images: int, heads: int) -> Tensor:
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _attend_backward(  # type: ignore[no-untyped-def]
-    qkv, dy, out, sums, tokens, scale, LOG2_E: tl.constexpr,
+    qkv, turns, dy, out, sums, tokens, scale, LOG2_E: tl.constexpr, TURNED: tl.constexpr,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, TOKENS: tl.constexpr,
 ):  # fmt: skip
     """Compute attention's gradient for one image and head in Triton, all tokens at once, with column sums."""
     image, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
     row, lane = tl.arange(0, TOKENS), tl.arange(0, WIDTH)
     d: tl.constexpr = HEADS * WIDTH
-    column = head * WIDTH + lane[None, :]
+    half: tl.constexpr = WIDTH // 2
     inside = row[:, None] < tokens
-    offset = (image * tokens + row).to(tl.int64)[:, None] * (3 * d) + column
-    query = tl.load(qkv + offset, mask=inside, other=0.0)
-    key = tl.load(qkv + offset + d, mask=inside, other=0.0)
-    value = tl.load(qkv + offset + 2 * d, mask=inside, other=0.0)
-    slope = tl.load(dy + (image * tokens + row).to(tl.int64)[:, None] * d + column, mask=inside, other=0.0)
+    held = tl.minimum(row, tokens - 1)  # tokens beyond the end are the last one again, without weight or slope
+    begin = (image * tokens).to(tl.int64) * (3 * d) + head * WIDTH
+    value = tl.load(qkv + begin + 2 * d + held[:, None] * (3 * d) + lane[None, :])
+    after = dy + (image * tokens).to(tl.int64) * d + head * WIDTH
+    slope = tl.load(after + row[:, None] * d + lane[None, :], mask=inside, other=0.0)
+    if TURNED:
+        query, query2, sine, cosine = _load_turned(qkv + begin, turns, held, tokens, 3 * d, half)
+        key, key2, _, _ = _load_turned(qkv + begin + d, turns, held, tokens, 3 * d, half)
+        product = tl.dot(query2, tl.trans(key2), tl.dot(query, tl.trans(key)))
+    else:
+        query = tl.load(qkv + begin + held[:, None] * (3 * d) + lane[None, :])
+        key = tl.load(qkv + begin + d + held[:, None] * (3 * d) + lane[None, :])
+        product = tl.dot(query, tl.trans(key))
     # the softmax is computed again: its matrix was never stored
-    score = tl.where(row[None, :] < tokens, tl.dot(query, tl.trans(key)) * (scale * LOG2_E), float("-inf"))
+    score = tl.where(row[None, :] < tokens, product * (scale * LOG2_E), float("-inf"))
     weight = tl.exp2(score - tl.max(score, 1)[:, None])
     weight = weight / tl.sum(weight, 1)[:, None]
     dweight = tl.dot(slope, tl.trans(value))
     dscore = weight * (dweight - tl.sum(weight * dweight, 1)[:, None]) * scale
-    dscore = dscore.to(query.dtype)
-    dvalue = tl.dot(tl.trans(weight.to(slope.dtype)), slope)  # rows beyond the end have no slope
-    dquery, dkey = tl.dot(dscore, key), tl.dot(tl.trans(dscore), query)
-    tl.store(out + offset, dquery.to(out.dtype.element_ty), mask=inside)
-    tl.store(out + offset + d, dkey.to(out.dtype.element_ty), mask=inside)
-    tl.store(out + offset + 2 * d, dvalue.to(out.dtype.element_ty), mask=inside)
-    total = sums + image * 3 * d + head * WIDTH + lane
-    tl.store(total, tl.sum(dquery, 0))
-    tl.store(total + d, tl.sum(dkey, 0))
-    tl.store(total + 2 * d, tl.sum(dvalue, 0))
+    dscore = dscore.to(value.dtype)
+    result, total = out + begin + row[:, None] * (3 * d), sums + image * 3 * d + head * WIDTH
+    dvalue = tl.dot(tl.trans(weight.to(slope.dtype)), slope)
+    tl.store(result + 2 * d + lane[None, :], dvalue.to(out.dtype.element_ty), mask=inside)
+    tl.store(total + 2 * d + lane, tl.sum(dvalue, 0))
+    if TURNED:
+        part = tl.arange(0, half)
+        a, b = tl.dot(dscore, key), tl.dot(dscore, key2)
+        dquery, dquery2 = a * cosine + b * sine, b * cosine - a * sine  # rotated back
+        tl.store(result + part[None, :], dquery.to(out.dtype.element_ty), mask=inside)
+        tl.store(result + half + part[None, :], dquery2.to(out.dtype.element_ty), mask=inside)
+        tl.store(total + part, tl.sum(dquery, 0))
+        tl.store(total + half + part, tl.sum(dquery2, 0))
+        a, b = tl.dot(tl.trans(dscore), query), tl.dot(tl.trans(dscore), query2)
+        dkey, dkey2 = a * cosine + b * sine, b * cosine - a * sine
+        tl.store(result + d + part[None, :], dkey.to(out.dtype.element_ty), mask=inside)
+        tl.store(result + d + half + part[None, :], dkey2.to(out.dtype.element_ty), mask=inside)
+        tl.store(total + d + part, tl.sum(dkey, 0))
+        tl.store(total + d + half + part, tl.sum(dkey2, 0))
+    else:
+        dquery, dkey = tl.dot(dscore, key), tl.dot(tl.trans(dscore), query)
+        tl.store(result + lane[None, :], dquery.to(out.dtype.element_ty), mask=inside)
+        tl.store(result + d + lane[None, :], dkey.to(out.dtype.element_ty), mask=inside)
+        tl.store(total + lane, tl.sum(dquery, 0))
+        tl.store(total + d + lane, tl.sum(dkey, 0))
 
 
-def attend_backward(qkv: Tensor, dy: Tensor, images: int, heads: int) -> tuple[Tensor, Tensor]:
+def attend_backward(
+    qkv: Tensor, dy: Tensor, images: int, heads: int, turns: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Launch the Triton kernel of attention's gradient: `[r 3d]`, `[r d]` → `[r 3d]`, sums `[images 3d]`.
 
     One program holds a whole matrix of attention: for few tokens.
@@ -250,7 +300,7 @@ def attend_backward(qkv: Tensor, dy: Tensor, images: int, heads: int) -> tuple[T
     out, sums = torch.empty_like(qkv), torch.empty(images, 3 * d, device=qkv.device, dtype=torch.float32)
     with _on(qkv):
         _attend_backward[(images * heads,)](
-            qkv, dy, out, sums, tokens, width**-0.5, LOG2_E,
+            qkv, turns, dy, out, sums, tokens, width**-0.5, LOG2_E, TURNED=turns is not None,
             HEADS=heads, WIDTH=width, TOKENS=max(16, triton.next_power_of_2(tokens)), num_warps=4,
         )  # fmt: skip
     return out, sums
