@@ -5,9 +5,10 @@
     python benchmarks/records.py table
 
 `run` starts `vitreous train cifar10-speedrun` once for each seed, with the flags after `--`, and times each process
-from its start to its end. The first run on a fresh machine is cold: it decodes the images and compiles. `--together N` runs
-N seeds at the same time, for their accuracy; a time counts only if the run had the machine for itself. `check` computes
-every figure of a record again from its log, and says what does not fit. `table` writes the table of the rules' page.
+from its start to its end. The first run on a fresh machine is cold: it decodes the images and compiles. `--together N`
+runs N seeds at the same time, for their accuracy; a time counts only if the run had the machine for itself. `check`
+computes every figure of a record again from its log, and says what does not fit. `table` writes the table of the
+rules' page.
 """
 
 import argparse

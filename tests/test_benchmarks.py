@@ -2,9 +2,14 @@
 
 import ast
 import importlib
+import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from vitreous.training.recipes import CIFAR
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -37,3 +42,64 @@ def test_the_key_table_of_efficientnet_lite0_covers_timms_keys_one_to_one(monkey
 def test_the_maps_that_were_left_out_give_the_results_known_in_closed_form(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     importlib.import_module("more_maps").check()
+
+
+@pytest.fixture
+def records(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("records")
+
+
+def test_the_records_kept_here_stand_and_their_table_is_current(records):
+    folders = [path.parent for path in records.PAGE.parent.glob("*/record.json")]
+    assert {folder.name: records.check(folder) for folder in folders} == {folder.name: [] for folder in folders}
+    assert records.with_table() == records.PAGE.read_text(), "run `python benchmarks/records.py table`"
+
+
+@pytest.fixture
+def record(records, tmp_path):
+    """A record of three seeds of two epochs, as `run` would write it, and a call that changes its log."""
+
+    def row(seed):
+        config = replace(CIFAR, epochs=2, seed=seed).to_dict()
+        epochs = [{"epoch": 1, "seconds": 5.0}, {"epoch": 2, "seconds": 9.0, "test_top1": 0.941 + 0.001 * seed}]
+        found = {"seed": seed, "top1": epochs[1]["test_top1"], "wall": 20.0 + seed, "images": 10_000}
+        return {**found, "config": config, "epochs": epochs, "alone": True, "cold": seed == 0}
+
+    def write(change=lambda rows: None, mark=90.0):
+        rows = [row(seed) for seed in range(3)]
+        described = {"mark": mark, **records.figures(rows, mark)}
+        change(rows)
+        (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        (tmp_path / "record.json").write_text(json.dumps(described))
+        return records.check(tmp_path)
+
+    return write
+
+
+def test_a_record_that_fits_its_log_stands(record):
+    assert record() == []
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda rows: rows[1].update(top1=0.95), "its accuracy is not that of the last epoch"),
+        (lambda rows: rows[1].update(wall=30.0), "seconds is 21.5, the log gives 26"),
+        (lambda rows: rows[2].update(seed=1), "a seed is listed twice"),
+        (lambda rows: rows.pop(), "2 seeds, 3 are needed for 90 %"),
+        (lambda rows: rows[2]["config"].update(learning_rate=0.1), "other settings .*: learning_rate"),
+        (lambda rows: rows[2]["config"].update(pretrained=True), "pretrained is True"),
+        (lambda rows: rows[2]["config"].update(model="vit_micro_patch4_32:stem=r"), "is no plain ViT"),
+        (lambda rows: rows[0]["epochs"].pop(0), "the log does not have each epoch once"),
+        (lambda rows: rows[0]["epochs"][0].update(test_top1=0.5), "the test images were seen more than once"),
+        (lambda rows: rows[0].update(wall=8.0), "the clock shows less than the run"),
+        (lambda rows: [row.update(alone=False) for row in rows], "no run had the machine for itself"),
+    ],
+)
+def test_a_record_that_was_changed_does_not(record, change, found):
+    assert any(re.search(found, line) for line in record(change)), record(change)
+
+
+def test_a_mean_that_chance_may_have_lifted_over_the_mark_is_no_record(record):
+    assert any("p = " in line for line in record(mark=94.19))
