@@ -7,6 +7,7 @@ kernel, and another concatenates the gradients of queries, keys and values. With
 between blocks are bf16 too.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,7 @@ from vitreous.models.rope import rotate
 from vitreous.models.vit import MLP, Attention, TransformerBlock, ViT
 from vitreous.speed.fused_ops import gelu_backward, pack, split_heads
 from vitreous.speed.gelu import gelu
+from vitreous.speed.onednn import onednn_products
 
 
 def training_logits(
@@ -46,7 +48,7 @@ def training_logits(
     x = model.embed(x)
     if residual is not None:
         x = x.to(residual)
-    again = partial(checkpoint, use_reentrant=False, preserve_rng_state=_is_random(model))
+    again = partial(checkpoint, _by_onednn, use_reentrant=False, preserve_rng_state=_is_random(model))
     others = []  # outputs of other blocks that a dense head reads
     for number, block in enumerate(blocks):
         if number - 1 in model.config.dense_blocks:
@@ -55,6 +57,12 @@ def training_logits(
         x = again(step, x) if recompute else step(x)
     tokens = x if read is None else block_rows(model.blocks[-1], x, read)
     return model.forward_head(*others, model.norm(tokens))
+
+
+def _by_onednn(step: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Run a block whose products the same library must compute when it is recomputed, in the backward pass."""
+    with onednn_products(x.device):
+        return step(x)
 
 
 def _whole(block: Any, x: Tensor) -> Tensor:
