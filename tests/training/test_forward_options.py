@@ -138,3 +138,10 @@ def test_what_is_tried_for_a_batch_size_is_what_will_be_run(zoo, monkeypatch):
     monkeypatch.setattr(model, "training_logits", lambda *a, **how: (asked.append(how), real(*a, **how))[1])
     assert batch_size.fits_memory(parts.model, parts.config, torch.device("cpu"), 4)
     assert asked == [{"residual": None, "fused": False, "recompute": True}]
+
+
+def test_other_networks_multiply_by_onednn_too(zoo, products):
+    parts = parts_of(plain(zoo, model="resnet18_small", image_size=32))
+    products.clear()
+    model.choose_forward(parts.model, torch.device("cpu"))(parts.model, torch.randn(2, 3, 32, 32))
+    assert len(products) == 1  # its head
