@@ -5,7 +5,7 @@ import torch
 
 from vitreous.benchmarking.roofline import MatrixProduct, ceiling_calls, multiply, products
 from vitreous.models.vit_config import ViTConfig
-from vitreous.speed.fused_forward import onednn_available
+from vitreous.speed.onednn import onednn_available
 
 TINY = ViTConfig(image_size=32, patch_size=8, width=48, depth=2, heads=4, classes=5)
 CPU = torch.device("cpu")

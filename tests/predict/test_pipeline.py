@@ -17,7 +17,7 @@ from vitreous.predict.classify import classify_each
 from vitreous.predict.pipeline import MANY, PlainCompute, choose_compute, compute_batches, lanes_of, to_device, to_model
 from vitreous.runtime.device import MAX_LANES, max_lanes
 from vitreous.speed import optimize as optimization
-from vitreous.speed.fused_forward import onednn_available
+from vitreous.speed.onednn import onednn_available
 from vitreous.speed.optimize import optimize
 from vitreous.weights.card import Card
 

@@ -9,14 +9,13 @@ from vitreous.models.hooks import Hook, activate
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.speed.fused_forward import (
-    PackedLinear,
     fits,
     fits_own_attention,
     fused_forward,
-    onednn_available,
     pack,
     packed_forward,
 )
+from vitreous.speed.onednn import PackedLinear, onednn_available
 from vitreous.speed.weight_folding import fold
 
 needs_onednn = pytest.mark.skipif(not onednn_available(), reason="this torch has no oneDNN")

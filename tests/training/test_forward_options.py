@@ -9,7 +9,7 @@ from tiny_runs import bits, break_off, differing, make_images, parts_of, plain, 
 from vitreous.data.datasets import open_dataset
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
-from vitreous.speed import training_forward
+from vitreous.speed import onednn, training_forward
 from vitreous.training import batch_size, model
 from vitreous.training.loop import train
 from vitreous.training.model import build_model
@@ -45,6 +45,44 @@ def test_fused_kernels_give_the_same_losses(zoo, tmp_path):
     train(plain(zoo), tmp_path / "usual")
     train(plain(zoo, fused=True), tmp_path / "fused")
     torch.testing.assert_close(losses(tmp_path / "usual"), losses(tmp_path / "fused"), rtol=0, atol=1e-6)
+
+
+@pytest.fixture
+def products(monkeypatch):
+    """Have oneDNN multiply whatever the processor and however small the layer, and count its products."""
+    if not onednn.onednn_available():
+        pytest.skip("this torch has no oneDNN")
+    counted, real = [], onednn._product
+    monkeypatch.setattr(onednn, "onednn_ahead", lambda: True)
+    monkeypatch.setattr(onednn, "LARGE", 0)
+    monkeypatch.setattr(onednn, "_product", lambda *given: (counted.append(1), real(*given))[1])
+    return counted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"policy": "attention"}, {"policy": "head"}, {"recompute": True}])
+def test_a_run_by_onednn_has_the_same_losses_and_resumes_with_the_same_bits(
+    zoo, tmp_path, monkeypatch, products, options
+):
+    config = tiny(zoo, save_every=0, **options)
+    train(config, tmp_path / "whole")
+    assert products
+    for update in (2, 3):
+        break_off(config, tmp_path / "run", monkeypatch, update)
+    train(config, tmp_path / "run")
+    assert differing(bits(tmp_path / "whole"), bits(tmp_path / "run")) == []
+    monkeypatch.setattr(onednn, "onednn_ahead", lambda: False)
+    products.clear()
+    train(config, tmp_path / "usual")
+    assert not products
+    torch.testing.assert_close(losses(tmp_path / "whole"), losses(tmp_path / "usual"), rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_lora_trains_by_onednn(zoo, tmp_path, products):
+    pytest.importorskip("peft")
+    train(tiny(zoo, policy="lora"), tmp_path / "run")
+    assert products
 
 
 @pytest.mark.slow
@@ -100,3 +138,10 @@ def test_what_is_tried_for_a_batch_size_is_what_will_be_run(zoo, monkeypatch):
     monkeypatch.setattr(model, "training_logits", lambda *a, **how: (asked.append(how), real(*a, **how))[1])
     assert batch_size.fits_memory(parts.model, parts.config, torch.device("cpu"), 4)
     assert asked == [{"residual": None, "fused": False, "recompute": True, "in_parts": False}]
+
+
+def test_other_networks_multiply_by_onednn_too(zoo, products):
+    parts = parts_of(plain(zoo, model="resnet18_small", image_size=32))
+    products.clear()
+    model.choose_forward(parts.model, torch.device("cpu"))(parts.model, torch.randn(2, 3, 32, 32))
+    assert len(products) == 1  # its head

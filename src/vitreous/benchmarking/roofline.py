@@ -12,7 +12,7 @@ from torch import nn
 
 from vitreous.benchmarking.timing import Call
 from vitreous.models.vit_config import ViTConfig
-from vitreous.speed.fused_forward import PackedLinear, onednn_available
+from vitreous.speed.onednn import PackedLinear, onednn_available
 
 SQUARES = {"cpu": (1024, 2048), "cuda": (4096, 8192), "mps": (2048, 4096)}
 MAX_ROWS = {"cpu": 4096, "cuda": 65536, "mps": 8192}

@@ -81,6 +81,15 @@ def cpu_name() -> str:
         return platform.processor() or platform.machine()
 
 
+def cpu_vendor() -> str:
+    """Return the CPU's vendor by the processor's own name for it, such as "AuthenticAMD"; empty if it is unknown."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        text = platform.processor()  # Windows: "AMD64 Family 25 Model 33 Stepping 0, AuthenticAMD"
+    return next((vendor for vendor in ("AuthenticAMD", "GenuineIntel") if vendor in text), "")
+
+
 def cores() -> int:
     """Count the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

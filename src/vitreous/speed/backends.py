@@ -30,10 +30,10 @@ from vitreous.speed.fused_forward import (
     fits,
     fits_own_attention,
     fused_forward,
-    onednn_available,
     packed_forward,
 )
 from vitreous.speed.fused_ops import has_triton
+from vitreous.speed.onednn import onednn_available
 from vitreous.speed.token_merging import merging
 
 ROUNDS = 5  # timings of each backend

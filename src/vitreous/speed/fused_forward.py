@@ -6,7 +6,7 @@ of those products are carried along as one vector `[d]` that each layer norm add
 
 On a CPU torch's linear layers pass fp32 to MKL, which packs weights at every call; oneDNN keeps them packed, and fuses
 exact GELU and the residual's addition. These are the operations that torch's compiler inserts for frozen weights,
-called directly: nothing has to be compiled.
+called directly (`onednn.py`).
 """
 
 from collections.abc import Callable
@@ -19,13 +19,15 @@ from torch import Tensor, nn
 from vitreous.models.last_block import OutputKind, read_last_block, rows_read
 from vitreous.models.rope import rotate
 from vitreous.models.vit import MLP, TransformerBlock, ViT
-from vitreous.runtime.device import cpu_multiplies
 from vitreous.speed.fused_ops import add_dense, attend, dense_gelu, split_heads
 from vitreous.speed.gelu import gelu
+from vitreous.speed.onednn import PackedLinear, fused_attention, onednn_available, onednn_products
 from vitreous.speed.weight_folding import fold
 
 LARGEST_COPY = 100_000_000
 """Parameters up to which `pack` copies a model: 400 MB."""
+Kernel = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Attention from queries, keys and values, three `[b h t k]`, to what each token receives, `[b h t k]`."""
 SMALL_BATCH = 1024
 """Tokens of a batch up to which our own attention kernel is worth trying."""
 
@@ -96,48 +98,28 @@ def norm(x: Tensor, carried: Tensor, layer: nn.LayerNorm, dtype: torch.dtype | N
     return F.layer_norm(x.float() + carried, layer.normalized_shape, eps=layer.eps).to(dtype or x.dtype)
 
 
-def mix(attention: Any, qkv: Tensor, b: int) -> Tensor:
+def mix(attention: Any, qkv: Tensor, b: int, kernel: Kernel = F.scaled_dot_product_attention) -> Tensor:
     """Compute a fused forward pass's attention from queries, keys and values side by side: `[r 3d]` → `[r d]`."""
     q, k, v = split_heads(qkv, b, attention.heads)
     q, k = rotate(attention, attention.q_norm(q)), rotate(attention, attention.k_norm(k))
-    mixed = F.scaled_dot_product_attention(q, k, v)
-    return mixed.transpose(1, 2).reshape(len(qkv), -1)
+    return kernel(q, k, v).transpose(1, 2).reshape(len(qkv), -1)
 
 
 # --- on a CPU, by oneDNN ----------------------------------------------------------------------------------------------
-
-
-def onednn_available(dtype: torch.dtype = torch.float32) -> bool:
-    """Return whether this torch has oneDNN and its fused linear layers, and this CPU the instructions for `dtype`."""
-    operations = torch.ops.mkldnn
-    wanted = ("_linear_pointwise", "_reorder_linear_weight")
-    built = torch.backends.mkldnn.is_available() and all(hasattr(operations, name) for name in wanted)
-    return built and cpu_multiplies(dtype)
-
-
-class PackedLinear:
-    """A linear layer whose weight is packed for oneDNN, for a number of rows at once."""
-
-    def __init__(self, layer: nn.Linear, rows: int) -> None:
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), rows)
-        self.bias = layer.bias.detach()
-
-    def __call__(self, x: Tensor, then: str = "none", kind: str | None = None) -> Tensor:
-        """Compute `x Wᵀ + b`, and with `then="gelu"` its GELU of a `kind` ("none" is exact, or "tanh")."""
-        result: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, then, [], kind)
-        return result
-
-    def add(self, x: Tensor, residual: Tensor) -> Tensor:
-        """Compute `residual + x Wᵀ + b` with a packed weight, fused."""
-        result: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, residual, self.weight, self.bias, "add")
-        return result
 
 
 @torch.no_grad()
 def packed_forward(network: ViT, batch_size: int, output: OutputKind = "logits") -> Callable[[Tensor], Tensor]:
     """Build the CPU's forward pass with packed weights: images `[b c H W]` → logits or features of a folded network."""
     run = packed_blocks(network, batch_size, output)
-    return torch.no_grad()(lambda x: run(network.embed(x)))
+
+    @torch.no_grad()
+    def compute(x: Tensor) -> Tensor:
+        with onednn_products(x.device):
+            tokens = network.embed(x)
+        return run(tokens)
+
+    return compute
 
 
 def pack(model: nn.Module, batch_size: int) -> Callable[[Tensor], Tensor] | None:
@@ -164,16 +146,21 @@ def packed_blocks(network: ViT, batch_size: int, output: OutputKind = "logits") 
     for block in network.blocks[:-1]:
         layers: Any = (block.attn.qkv, block.attn.proj, block.mlp.fc1, block.mlp.fc2)  # type: ignore[union-attr]
         blocks.append((block, [PackedLinear(layer, rows) for layer in layers]))
+    weight, width = next(network.parameters()), network.config.width
+    scale, shift = weight.new_ones(width), weight.new_zeros(width)  # torch's layer norm is slower without them
 
     @torch.no_grad()
     def compute(x: Tensor) -> Tensor:
         b, t, d = x.shape
         x = x.reshape(b * t, d)  # [r d]
+        kernel = fused_attention if len(x) == rows else F.scaled_dot_product_attention  # other sizes are not compiled
         for block, (qkv, proj, fc1, fc2) in blocks:
             kind = "tanh" if block.mlp.activation == "gelu_tanh" else "none"
-            x = proj.add(mix(block.attn, qkv(block.norm1(x)), b), x)
-            x = fc2.add(fc1(block.norm2(x), "gelu", kind), x)
-        x = x.view(b, t, d)
-        return read_last_block(network, x, output)
+            y = F.layer_norm(x, (d,), scale, shift, block.norm1.eps)
+            x = proj.add(mix(block.attn, qkv(y), b, kernel), x)
+            y = F.layer_norm(x, (d,), scale, shift, block.norm2.eps)
+            x = fc2.add(fc1(y, "gelu", kind), x)
+        with onednn_products(x.device):
+            return read_last_block(network, x.view(b, t, d), output)
 
     return compute

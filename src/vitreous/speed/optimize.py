@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from vitreous.models.last_block import Compute, OutputKind
 from vitreous.models.vit import ViT
 from vitreous.runtime.device import max_lanes
+from vitreous.runtime.memory import keep_freed_memory
 from vitreous.speed import fp8, int8
 from vitreous.speed.backends import (
     BACKENDS,
@@ -130,6 +131,8 @@ def optimize(
     True
     """
     _check(model, precision, batch_size, merge, backends)
+    if torch.device(device).type == "cpu":
+        keep_freed_memory()  # of one batch, for the next
     preprocess, device, dtype = model.card.preprocess, torch.device(device), PRECISIONS[precision]
     forward = Forward(resolve_output(model, output), merge)
     check_merging(model, merge, forward.output)

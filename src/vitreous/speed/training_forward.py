@@ -21,6 +21,7 @@ from vitreous.models.last_block import block_rows, rows_read
 from vitreous.models.rope import rotate
 from vitreous.models.vit import MLP, Attention, TransformerBlock, ViT
 from vitreous.speed.fused_ops import attend, attend_backward, fused_gelu, gelu_backward, pack, split_heads
+from vitreous.speed.onednn import onednn_products
 
 FEW_TOKENS = 64  # whose whole matrix of attention one program of a kernel holds
 HEAD_WIDTHS = (16, 32, 64, 128)  # that Triton multiplies
@@ -51,7 +52,7 @@ def training_logits(
     change = _compile if in_parts else _keep
     embed, run_fused, answer = change(_embed), change(_block), change(_answer)
     x = embed(model, residual, x)
-    again = partial(checkpoint, use_reentrant=False, preserve_rng_state=_is_random(model))
+    again = partial(checkpoint, _by_onednn, use_reentrant=False, preserve_rng_state=_is_random(model))
     turns = _turns(model) if fused else None
     others = []  # outputs of other blocks that a dense head reads
     for number, block in enumerate(blocks):
@@ -78,6 +79,12 @@ def _draw(block: Any, x: Tensor) -> Tensor:
     """Draw the factor of each image's branch in training, 1 without stochastic depth: all blocks are called alike."""
     factor: Tensor | None = block.skip.draw(x)
     return x.new_ones(len(x), 1, 1) if factor is None else factor
+
+
+def _by_onednn(step: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Run a block whose products the same library must compute when it is recomputed, in the backward pass."""
+    with onednn_products(x.device):
+        return step(x)
 
 
 def _whole(block: Any, x: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.predict.words import begin_with_words
 from vitreous.runtime.wording import count
+from vitreous.speed.onednn import onednn_products
 from vitreous.speed.training_forward import shares_graph, training_logits
 from vitreous.training.config import TrainConfig
 from vitreous.training.stream_batches import StreamedData
@@ -227,24 +228,36 @@ def choose_forward(
     if sharded:  # FSDP2 gathers a block when it is called as a whole
         return call_model
     if not isinstance(model, ViT):
-        return _call_channels_last if device.type != "cpu" and is_convolutional(model) else call_model
+        if device.type == "cpu":
+            return _by_onednn(call_model)
+        return _call_channels_last if is_convolutional(model) else call_model
     forward: Forward = logits_only if device.type == "cpu" else call_model
+    in_parts = config is not None and compiles_parts(model, config)
     if config is not None and config.forward_options():
         residual = torch.bfloat16 if config.residual == "bf16" else None
-        parts = compiles_parts(model, config)
-        forward = partial(
-            training_logits, residual=residual, fused=config.fused, recompute=config.recompute, in_parts=parts
-        )
-    shape = model.config
-    narrow = isinstance(shape, ViTConfig) and shape.width // shape.heads < NARROW
-    if not narrow or device.type != "cpu":
+        options = {"fused": config.fused, "recompute": config.recompute, "in_parts": in_parts}
+        forward = partial(training_logits, residual=residual, **options)  # type: ignore[arg-type]
+    if device.type != "cpu" or in_parts:  # compiled code keeps torch's products
         return forward
+    shape = model.config
+    if not isinstance(shape, ViTConfig) or shape.width // shape.heads >= NARROW:
+        return _by_onednn(forward)
 
     def with_plain_attention(model: Model, x: Tensor) -> Tensor:
         with sdpa_kernel(SDPBackend.MATH):
             return forward(model, x)
 
-    return with_plain_attention
+    return _by_onednn(with_plain_attention)
+
+
+def _by_onednn(forward: Forward) -> Forward:
+    """Have oneDNN compute the linear layers of a run's forward pass, and their gradients, where it is faster."""
+
+    def by_onednn(model: Model, x: Tensor) -> Tensor:
+        with onednn_products(x.device):
+            return forward(model, x)
+
+    return by_onednn
 
 
 def compiles_parts(model: Model, config: TrainConfig) -> bool:
