@@ -158,6 +158,8 @@ def table() -> str:
     heads = ("mark", "seconds, warm", "cold", "mean of the seeds", "95 % interval", "p", "what", "date")
     lines = [f"| {' | '.join(heads)} |", "|--:|--:|--:|--:|---|--:|---|---|"]
     records = [(json.loads(path.read_text()), path.parent.name) for path in PAGE.parent.glob("*/record.json")]
+    if not records:
+        return "None yet."
     for record, name in sorted(records, key=lambda each: (each[0]["mark"], each[0]["seconds"])):
         low, high = record["interval"]
         cold = "–" if record["cold_seconds"] is None else f"{record['cold_seconds']:.0f}"

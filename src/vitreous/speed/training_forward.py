@@ -174,7 +174,8 @@ def _turns(model: ViT) -> Tensor | None:
     if rope is None or not rope.halves or rope.rotation is None:
         return None
     turns = rope.rotation[..., : rope.rotation.shape[-1] // 2]  # [2 n k/2]
-    still = turns.new_tensor([0.0, 1.0])[:, None, None].expand(-1, rope.prefix, turns.shape[-1])
+    ones = turns.new_ones(rope.prefix, turns.shape[-1])  # made on the device, as a graph records this
+    still = torch.stack([torch.zeros_like(ones), ones])
     return torch.cat([still, turns], dim=1)
 
 

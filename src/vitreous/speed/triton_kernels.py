@@ -195,14 +195,14 @@ def _attend(  # type: ignore[no-untyped-def]
     mixed = tl.zeros((ROWS, WIDTH), tl.float32)
     for start in range(0, tokens, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
-        held = tl.minimum(column, tokens - 1)
+        at = tl.minimum(column, tokens - 1)
         if TURNED:
-            key, key2, _, _ = _load_turned(begin + HEADS * WIDTH, turns, held, tokens, step, half)
+            key, key2, _, _ = _load_turned(begin + HEADS * WIDTH, turns, at, tokens, step, half)
             product = tl.dot(query2, tl.trans(key2), tl.dot(query, tl.trans(key)))
         else:
-            key = tl.load(source + held[:, None] * step + HEADS * WIDTH)
+            key = tl.load(source + at[:, None] * step + HEADS * WIDTH)
             product = tl.dot(query, tl.trans(key))
-        value = tl.load(source + held[:, None] * step + 2 * HEADS * WIDTH)
+        value = tl.load(source + at[:, None] * step + 2 * HEADS * WIDTH)
         score = tl.where(column[None, :] < tokens, product * scale, float("-inf"))
         now = tl.maximum(largest, tl.max(score, 1))
         weight, shrink = tl.exp2(score - now[:, None]), tl.exp2(largest - now)
