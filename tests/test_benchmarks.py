@@ -61,14 +61,15 @@ def record(records, tmp_path):
     """A record of three seeds of two epochs, as `run` would write it, and a call that changes its log."""
 
     def row(seed):
-        config = replace(CIFAR, epochs=2, seed=seed).to_dict()
+        config = replace(CIFAR, epochs=2, seed=seed, data=f"folder-{seed}").to_dict()
         epochs = [{"epoch": 1, "seconds": 5.0}, {"epoch": 2, "seconds": 9.0, "test_top1": 0.941 + 0.001 * seed}]
         found = {"seed": seed, "top1": epochs[1]["test_top1"], "wall": 20.0 + seed, "images": 10_000}
+        found |= {"classes": records.CLASSES, "train_images": 50_000, "device": "one H200", "commit": "abc"}
         return {**found, "config": config, "epochs": epochs, "alone": True, "cold": seed == 0}
 
-    def write(change=lambda rows: None, mark=90.0):
-        rows = [row(seed) for seed in range(3)]
-        described = {"mark": mark, **records.figures(rows, mark)}
+    def write(change=lambda rows: None, mark=94, command="vitreous train cifar10-speedrun --epochs 2"):
+        rows = [row(seed) for seed in range(records.SEEDS.get(mark, 3))]
+        described = {"mark": mark, "command": command, **records.figures(rows, mark)}
         change(rows)
         (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
         (tmp_path / "record.json").write_text(json.dumps(described))
@@ -85,9 +86,17 @@ def test_a_record_that_fits_its_log_stands(record):
     ("change", "found"),
     [
         (lambda rows: rows[1].update(top1=0.95), "its accuracy is not that of the last epoch"),
-        (lambda rows: rows[1].update(wall=30.0), "seconds is 21.5, the log gives 26"),
-        (lambda rows: rows[2].update(seed=1), "a seed is listed twice"),
-        (lambda rows: rows.pop(), "2 seeds, 3 are needed for 90 %"),
+        (lambda rows: rows[1].update(wall=30.0), "seconds is 25.0, the log gives 26"),
+        (lambda rows: rows[2].update(seed=1), "has the seeds 0 to 9, each once"),
+        (lambda rows: rows.pop(), "has the seeds 0 to 9, each once"),
+        (lambda rows: [row.update(top1=0.95) for row in rows], "one accuracy"),
+        (lambda rows: rows[3].update(classes=["0", "1"]), "are not those of CIFAR-10"),
+        (lambda rows: rows[3].update(train_images=60_000), "are not those of CIFAR-10"),
+        (lambda rows: rows[3].update(device="another H200"), "one commit are expected"),
+        (lambda rows: [row.update(device="8 x B200") for row in rows], "where one H200"),
+        (lambda rows: rows[3]["config"].pop("clip"), "settings missing or unknown: clip"),
+        (lambda rows: [row["config"].update(epochs=3) for row in rows], "the command has --epochs 2, the log 3"),
+        (lambda rows: rows[2]["config"].update(model="vit_micro_patch4_32:swiglu=true"), "no plain ViT: swiglu"),
         (lambda rows: rows[2]["config"].update(learning_rate=0.1), "other settings .*: learning_rate"),
         (lambda rows: rows[2]["config"].update(pretrained=True), "pretrained is True"),
         (lambda rows: rows[2]["config"].update(model="vit_micro_patch4_32:stem=r"), "is no plain ViT"),
@@ -102,4 +111,5 @@ def test_a_record_that_was_changed_does_not(record, change, found):
 
 
 def test_a_mean_that_chance_may_have_lifted_over_the_mark_is_no_record(record):
-    assert any("p = " in line for line in record(mark=94.19))
+    assert any("p = " in line for line in record(mark=95))
+    assert any("94.5 % is none of the marks" in line for line in record(mark=94.5))

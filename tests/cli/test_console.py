@@ -35,7 +35,7 @@ WORDS = {  # command → words, and a key or a length that the answer has
     "doctor": (["--model", "model"], "parameters"),
     "models": (["--search", "vit_tiny_patch16_224"], 1),
     "datasets": ([], 7),
-    "recipes": ([], 12),
+    "recipes": ([], 13),
     "views": ([], len(VIEWS)),
 }
 

@@ -22,12 +22,11 @@ def attention(model, x, block):
     return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1).mean(0)
 
 
-@pytest.mark.parametrize("rope", ["none", "dinov3"])
-@pytest.mark.parametrize("token", [False, True])
-def test_each_head_attends_most_to_one_neighbour(token, rope):
+@pytest.mark.parametrize("rope", [{}, {"rope": "dinov3", "rope_temperature": 10.0}, {"rope": "dinov3"}])
+@pytest.mark.parametrize("shape", [{}, {"class_token": False, "pool": "mean"}, {"heads": 8}])
+def test_each_head_attends_most_to_one_neighbour(shape, rope):
     torch.manual_seed(1)
-    pool = "token" if token else "mean"
-    model = ViT(ViTConfig(**SHAPE, class_token=token, pool=pool, rope=rope, rope_temperature=10.0))
+    model, token = ViT(ViTConfig(**{**SHAPE, **shape, **rope})), shape.get("class_token", True)
     start_locally(model)
     with torch.no_grad():
         found = attention(model, model.embed(0.5 * torch.randn(8, 3, 32, 32)), 0)[:, token:, token:]  # [h n n]
@@ -40,7 +39,7 @@ def test_each_head_attends_most_to_one_neighbour(token, rope):
         assert head[inner].max(-1).values.mean() > 0.3  # evenly shared it would be 1/64
 
 
-def test_weights_and_positions_are_drawn_from_the_seed_and_fixed_positions_are_an_error():
+def test_weights_and_positions_are_drawn_from_the_seed():
     def drawn(seed):
         torch.manual_seed(seed)
         model = ViT(ViTConfig(**SHAPE))
@@ -50,7 +49,20 @@ def test_weights_and_positions_are_drawn_from_the_seed_and_fixed_positions_are_a
     one, other, third = drawn(0), drawn(0), drawn(1)
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert not torch.equal(one["blocks.0.attn.qkv.weight"], third["blocks.0.attn.qkv.weight"])
-    with pytest.raises(ValueError, match="initial=local sets learned positions, and this model's are sine-2d"):
-        start_locally(ViT(ViTConfig(**SHAPE, position="sine-2d")))
-    with pytest.raises(ValueError, match="initial=local needs biases and rope=dinov3"):
-        start_locally(ViT(ViTConfig(**SHAPE, rope="axial")))
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ({"position": "sine-2d"}, "sets learned positions, and this model's are sine-2d"),
+        ({"rope": "axial"}, "needs rope=dinov3, or learned positions without rotation, not axial"),
+        ({"qk_norm": True}, "with biases and without norms"),
+        ({"qkv_bias": False}, "with biases and without norms"),
+        ({"heads": 16}, "heads of a width that 4 divides, 32 or more, .* got heads of width 16"),
+        ({"heads": 8, "image_size": 128}, "4 to 16 patches on each side; .* 32×32 patches"),
+        ({"image_size": (32, 8)}, "got heads of width 64 and 8×2 patches"),
+    ],
+)
+def test_networks_whose_heads_cannot_be_pointed_at_a_neighbour_are_an_error(shape, words):
+    with pytest.raises(ValueError, match=f"initial=local .*{words}"):
+        start_locally(ViT(ViTConfig(**{**SHAPE, **shape})))

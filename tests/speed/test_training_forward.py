@@ -51,10 +51,19 @@ FAMILIES = {
 }
 
 
+@pytest.fixture(params=[False, True], ids=["", "attention's kernel"])
+def kernel(request, monkeypatch):
+    """Whether attention of few tokens is computed as on a GPU, with what replaces the kernel elsewhere."""
+    if request.param:
+        monkeypatch.setattr(training_forward, "has_triton", lambda device: True)
+        monkeypatch.setattr(training_forward, "KERNEL_TYPES", (torch.float32,))
+    return request.param
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("options", [{}, {"recompute": True}, {"fused": False, "recompute": True}])
-def test_loss_and_gradients_are_the_plain_models(family, options, batch):
+def test_loss_and_gradients_are_the_plain_models(family, options, batch, kernel):
     model = ViT(ViTConfig(**{**SMALL, **FAMILIES[family]}))
     rotation = None if model.rope is None else model.rope.rotation.clone()
     noise(model).train()
@@ -179,14 +188,32 @@ def test_the_gradient_of_attention_is_autograds():
         torch.testing.assert_close(sums.sum(0).double(), qkv.grad.sum(0), atol=1e-4, rtol=1e-4)
 
 
+def test_attentions_kernel_is_taken_for_few_tokens_in_half_precision_on_a_gpu(monkeypatch):
+    def takes(dtype=torch.bfloat16, device="cuda", **changes):
+        model = ViT(ViTConfig(**{**SMALL, **changes}))
+        return training_forward.takes_kernel(model, torch.device(device), dtype)
+
+    monkeypatch.setattr(fused_ops, "TRITON", True)
+    assert takes()
+    assert takes(rope="dinov3", width=96)
+    assert not takes(torch.float32)  # Triton would multiply with fewer digits
+    assert not takes(device="cpu")
+    assert not takes(image_size=32)  # 65 tokens
+    assert not takes(qk_norm=True)
+    assert not takes(attention_dropout=0.1)
+    assert not takes(rope="axial")
+    assert not takes(rope="dinov3")  # halves of 8 channels
+    assert not takes(width=72)
+
+
 @pytest.mark.slow
-def test_one_compiled_graph_serves_all_blocks(batch):
+def test_one_compiled_graph_serves_all_blocks(batch, kernel):
     from torch._dynamo.utils import counters
 
     torch.compiler.reset()
     counters.clear()
     model = noise(ViT(ViTConfig(**{**SMALL, "depth": 5, "pool": "mean", "stochastic_depth": 0.3})))
-    assert training_forward.shares_graph(model)
+    assert training_forward.shares_graph(model, torch.float32)
 
     def seeded(in_parts):
         def forward(model, x):
@@ -203,4 +230,4 @@ def test_one_compiled_graph_serves_all_blocks(batch):
     "unlike", [{"swiglu": True}, {"rope": "axial"}, {"post_norm": True}, {"dropout": 0.1}], ids=str
 )
 def test_blocks_that_are_not_alike_share_no_graph(unlike):
-    assert not training_forward.shares_graph(ViT(ViTConfig(**SMALL, **unlike)))
+    assert not training_forward.shares_graph(ViT(ViTConfig(**SMALL, **unlike)), torch.bfloat16)

@@ -145,3 +145,16 @@ def test_other_networks_multiply_by_onednn_too(zoo, products):
     products.clear()
     model.choose_forward(parts.model, torch.device("cpu"))(parts.model, torch.randn(2, 3, 32, 32))
     assert len(products) == 1  # its head
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rope", "in_parts"), [("none", True), ("axial", False)])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_fused_network_is_compiled_in_parts_or_as_a_whole_and_never_both(zoo, products, rope, in_parts, recompute):
+    name = f"vit_femto_patch4_32:heads=2,pool=mean,rope={rope}"
+    config = plain(zoo, model=name, compile=True, fused=True, recompute=recompute)
+    parts = parts_of(config)  # computes steps
+    forward = parts.train_step.objective.compute_logits
+    assert getattr(forward, "keywords", {}).get("in_parts", False) == in_parts
+    assert (parts.train_step.objective._compiled_call_impl is None) == in_parts
+    assert not products  # compiled code keeps torch's

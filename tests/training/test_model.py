@@ -153,6 +153,7 @@ def test_another_image_size_resizes_positions(checkpoint):
         ({"model": "timm:resnet18@mine.safetensors"}, "names weights"),
         ({"model": "resnet20"}, "18, 34, 50, 101, 152"),
         ({"model": "resnet18", "dropout": 0.1}, "a ResNet has no dropout"),
+        ({"model": "resnet18", "initial": "local"}, "a ResNet has no initial"),
         ({"model": "resnet18", "layer_decay": 0.5, "stochastic_depth": 0.1}, "no stochastic_depth, layer_decay"),
         ({"channels": 1, "statistics": "imagenet"}, "for colour"),
         ({"image_size": 7}, "not a whole number"),

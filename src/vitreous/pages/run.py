@@ -274,6 +274,8 @@ def _schedule(config: TrainConfig) -> str:
 
     >>> _schedule(TrainConfig(epochs=9, warmup=1))
     ': it grows for 1 epoch, then follows half a cosine.'
+    >>> _schedule(TrainConfig(epochs=9, warmup=1, schedule="linear"))
+    ': it grows for 1 epoch, then falls along a straight line.'
     >>> _schedule(TrainConfig(epochs=2, warmup=5))
     ': it grows all the time, because the run is no longer than its warm-up.'
     """
@@ -282,7 +284,8 @@ def _schedule(config: TrainConfig) -> str:
     if config.warmup >= config.epochs:
         return ": it grows all the time, because the run is no longer than its warm-up."
     epochs = f"{config.warmup:g} epoch{'s' * (config.warmup != 1)}"
-    return f": it grows for {epochs}, then follows half a cosine."
+    falls = "falls along a straight line" if config.schedule == "linear" else "follows half a cosine"
+    return f": it grows for {epochs}, then {falls}."
 
 
 def _loss_beware(config: TrainConfig) -> str:

@@ -16,9 +16,12 @@ PROGRAMS = 64
 """Rows that the plain version sums at once, as the kernels do."""
 
 
+TRITON = find_spec("triton") is not None  # found here, as a compiler that traces a step cannot look for it
+
+
 def has_triton(device: torch.device) -> bool:
     """Return whether a device runs the fused operations as Triton kernels."""
-    return device.type == "cuda" and find_spec("triton") is not None
+    return device.type == "cuda" and TRITON
 
 
 def split_heads(qkv: Tensor, images: int, heads: int) -> tuple[Tensor, Tensor, Tensor]:

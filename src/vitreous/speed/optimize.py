@@ -114,9 +114,9 @@ def optimize(
     """Find the fastest backend for batches of this size on this device, and return the model as a callable.
 
     `output` is "logits", or "features" for the vectors that `embed` gives. `merge` tokens are merged in each block
-    (faster, less exact). `pixels` folds the normalisation into the network, which is best if images come as uint8.
-    `backends` names the ones to try; `cache` is a folder in which the choice is remembered. The model needs a card with
-    its preprocessing, as `load` gives it.
+    (faster, less exact). On a CPU, the process keeps freed memory for the next batch. `pixels` folds the normalisation
+    into the network, which is best if images come as uint8. `backends` names the ones to try; `cache` is a folder in
+    which the choice is remembered. The model needs a card with its preprocessing, as `load` gives it.
 
     >>> from vitreous.models.variants import variant
     >>> from types import SimpleNamespace
@@ -132,7 +132,7 @@ def optimize(
     """
     _check(model, precision, batch_size, merge, backends)
     if torch.device(device).type == "cpu":
-        keep_freed_memory()  # of one batch, for the next
+        keep_freed_memory()
     preprocess, device, dtype = model.card.preprocess, torch.device(device), PRECISIONS[precision]
     forward = Forward(resolve_output(model, output), merge)
     check_merging(model, merge, forward.output)

@@ -1,9 +1,10 @@
 """The forward pass for training (`--fused`, `--recompute`): logits and gradients with fewer memory accesses.
 
-On every device the last block computes only the tokens that the head reads (`models/last_block.py`), which changes
+If the head reads the class token alone, the last block computes only that (`models/last_block.py`), which changes
 logits and gradients by rounding. On a GPU, matrix products take half of a training step and memory the other half: with
 `fused` the MLP's backward pass computes GELU's gradient, GELU itself (which is not kept) and the bias's gradient in one
-kernel, and another concatenates the gradients of queries, keys and values. With `residual=torch.bfloat16` the tokens
+kernel, and another concatenates the gradients of queries, keys and values. Attention of few tokens, and its gradient,
+are a kernel each. With `residual=torch.bfloat16` the tokens
 between blocks are bf16 too.
 """
 
@@ -20,11 +21,12 @@ from vitreous.models.hooks import hooks_active
 from vitreous.models.last_block import block_rows, rows_read
 from vitreous.models.rope import rotate
 from vitreous.models.vit import MLP, Attention, TransformerBlock, ViT
-from vitreous.speed.fused_ops import attend, attend_backward, fused_gelu, gelu_backward, pack, split_heads
+from vitreous.speed.fused_ops import attend, attend_backward, fused_gelu, gelu_backward, has_triton, pack, split_heads
 from vitreous.speed.onednn import onednn_products
 
 FEW_TOKENS = 64  # whose whole matrix of attention one program of a kernel holds
 HEAD_WIDTHS = (16, 32, 64, 128)  # that Triton multiplies
+KERNEL_TYPES = (torch.bfloat16, torch.float16)
 
 
 def training_logits(
@@ -52,13 +54,19 @@ def training_logits(
     change = _compile if in_parts else _keep
     embed, run_fused, answer = change(_embed), change(_block), change(_answer)
     x = embed(model, residual, x)
-    again = partial(checkpoint, _by_onednn, use_reentrant=False, preserve_rng_state=_is_random(model))
-    turns = _turns(model) if fused else None
+    again = partial(checkpoint, use_reentrant=False, preserve_rng_state=_is_random(model))
+    kernel = fused and takes_kernel(model, x.device, _product_type(x))
+    turns = _turns(model) if kernel else None
     others = []  # outputs of other blocks that a dense head reads
     for number, block in enumerate(blocks):
         if number - 1 in model.config.dense_blocks:
             others.append(x)
-        step = partial(run_fused, block, turns, _draw(block, x), _draw(block, x)) if fused else partial(_whole, block)
+        if fused:
+            step = partial(run_fused, block, kernel, turns, _draw(block, x), _draw(block, x))
+        else:
+            step = partial(_whole, block)
+        if recompute and not in_parts:  # compiled code keeps torch's products
+            step = partial(_by_onednn, step)
         x = again(step, x) if recompute else step(x)
     return answer(model, read, others, x)
 
@@ -111,19 +119,19 @@ def _plain(block: Any) -> bool:
         and isinstance(mlp.norm, nn.Identity)
         and isinstance(attention.norm, nn.Identity)
         and all(type(layer) is nn.Linear and layer.bias is not None for layer in layers)
-        and not any(part._forward_hooks or part._forward_pre_hooks for part in (mlp, attention, *layers))
+        and not any(part._forward_hooks or part._forward_pre_hooks for part in (block, mlp, attention, *layers))
     )
 
 
-def shares_graph(model: nn.Module) -> bool:
+def shares_graph(model: nn.Module, dtype: torch.dtype) -> bool:
     """Return whether one compiled graph serves all fused blocks of a network in training: they differ in weights alone.
 
-    Compiling it takes a few seconds, and the whole network half a minute.
+    Compiling it takes a few seconds, and the whole network half a minute. `dtype` is that of the products.
     """
     if not isinstance(model, ViT) or not model.config.plain or not all(_plain(block) for block in model.blocks):
         return False
-    few = model.layout.tokens <= FEW_TOKENS and all(_is_bare(block.attn) for block in model.blocks)  # type: ignore[arg-type]
-    return model.rope is None or (few and _turns(model) is not None)  # else a rotation knows the number of its block
+    # elsewhere than in our kernel of attention, a rotation knows the number of its block
+    return model.rope is None or takes_kernel(model, next(model.parameters()).device, dtype)
 
 
 def _keep(part: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -137,19 +145,19 @@ def _compile(part: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return torch.compile(part, fullgraph=True, dynamic=False)
 
 
-def _block(block: Any, turns: Tensor | None, first: Tensor, second: Tensor, x: Tensor) -> Tensor:
+def _block(block: Any, kernel: bool, turns: Tensor | None, first: Tensor, second: Tensor, x: Tensor) -> Tensor:
     """Run a block for training with fused attention and MLP; `first` and `second` are stochastic depth's factors."""
-    x = x + (block.ls1(_attention(block.attn, block.norm1(x), turns)) * first).to(x.dtype)
+    x = x + (block.ls1(_attention(block.attn, block.norm1(x), kernel, turns)) * first).to(x.dtype)
     result: Tensor = x + (block.ls2(_mlp(block.mlp, block.norm2(x))) * second).to(x.dtype)
     return result
 
 
-def _attention(attention: Attention, x: Tensor, turns: Tensor | None) -> Tensor:
-    """Compute a block's attention for training with fused gradients; `turns` are those of `_turns`."""
+def _attention(attention: Attention, x: Tensor, kernel: bool, turns: Tensor | None) -> Tensor:
+    """Compute a block's attention for training with fused gradients, by our `kernel` with the rotation `turns`."""
     b, t, d = x.shape
     weight, bias, x = _narrow(attention.qkv, x)
     dropout = attention.dropout if attention.training else 0.0
-    if t <= FEW_TOKENS and _is_bare(attention) and (turns is not None or len(attention.rotary) == 0):
+    if kernel:
         short: Tensor = attention.proj_drop(attention.proj(_Attend.apply(x, weight, bias, attention.heads, turns)))
         return short
     q, k, v = _Queries.apply(x, weight, bias, attention.heads)  # [b h t k]
@@ -159,10 +167,19 @@ def _attention(attention: Attention, x: Tensor, turns: Tensor | None) -> Tensor:
     return result
 
 
-def _is_bare(attention: Attention) -> bool:
-    """Return whether a block's queries and keys are at most rotated in training before they are multiplied."""
-    width, norms = attention.qkv.in_features // attention.heads, (attention.q_norm, attention.k_norm)
-    return width in HEAD_WIDTHS and not attention.dropout and all(isinstance(norm, nn.Identity) for norm in norms)
+def takes_kernel(model: ViT, device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether kernels of ours compute a network's attention in training: of few tokens, in half precision.
+
+    Queries and keys are at most rotated there. Triton multiplies fp32 with fewer digits than torch.
+    """
+    config, width = model.config, model.config.width // model.config.heads
+    if model.layout.tokens > FEW_TOKENS or dtype not in KERNEL_TYPES or not has_triton(device):
+        return False
+    if config.attention_dropout or config.qk_norm:
+        return False
+    if model.rope is None:
+        return width in HEAD_WIDTHS
+    return _turns(model) is not None and width // 2 in HEAD_WIDTHS  # its halves are multiplied separately
 
 
 def _turns(model: ViT) -> Tensor | None:
@@ -187,10 +204,16 @@ def _mlp(mlp: MLP, x: Tensor) -> Tensor:
     return result
 
 
+def _product_type(x: Tensor) -> torch.dtype:
+    """Return the format of products with `x` in training: autocast's, if it is on."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+
+
 def _narrow(layer: nn.Linear, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Cast weight, bias and input of a layer in training as autocast does."""
     if torch.is_autocast_enabled(x.device.type):
-        dtype = torch.get_autocast_dtype(x.device.type)
+        dtype = _product_type(x)
         return layer.weight.to(dtype), layer.bias.to(dtype), x.to(dtype)
     return layer.weight, layer.bias, x
 

@@ -1,6 +1,6 @@
 """Triton kernels: GELU, attention and their gradients; gradients of queries, keys and values side by side; GELU to fp8.
 
-They do what torch's compiler does with more memory accesses or more instructions.
+Each needs fewer memory accesses or fewer instructions than what torch's compiler writes.
 Those for the backward pass also sum the columns of their output, for the bias's gradient: rows are summed within a
 program, and the caller adds the programs' sums. Triton comes with torch on CUDA; elsewhere `fused_ops.py` uses plain
 torch. This module imports Triton, so import it only after `fused_ops.has_triton`.
@@ -178,7 +178,7 @@ def _attend(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Compute attention of one image and head in Triton, with an online softmax."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    image, head = tl.program_id(1) // HEADS, tl.program_id(1) % HEADS
+    image, head = (tl.program_id(1) // HEADS).to(tl.int64), tl.program_id(1) % HEADS
     lane = tl.arange(0, WIDTH)
     step: tl.constexpr = 3 * HEADS * WIDTH  # from a token to the next
     half: tl.constexpr = WIDTH // 2

@@ -87,7 +87,7 @@ def fits_memory(model: Model, config: TrainConfig, device: torch.device, batch: 
         kept = [torch.zeros_like(parameter) for parameter in trainable for _ in range(3)]  # two moments, average
         x = torch.zeros(max(1, batch // config.accumulate), len(view.mean), *view.size, device=device)
         with torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16"):
-            forward = choose_forward(trial, device, replace(config, compile=False))  # recomputing takes less memory
+            forward = choose_forward(trial, device, replace(config, compile=False))  # for one step each
             loss = forward(trial, x).float().square().mean()
         loss.backward()
         del kept, x, loss

@@ -150,7 +150,7 @@ class TrainConfig:
     residual: Literal["fp32", "bf16"] = "fp32"
     """Precision of the tokens between blocks; bf16 (with precision bf16) saves time and memory on a GPU."""
     fused: bool = False
-    """On CUDA, use fused kernels for a ViT's backward pass; for GELU networks without dropout and LoRA."""
+    """On CUDA, train a ViT with fused kernels, above all backward; for GELU networks without dropout and LoRA."""
     recompute: bool = False
     """Activation checkpointing: keep only each block's input and recompute the rest: less memory, more time."""
     compile: bool = False
@@ -174,6 +174,10 @@ class TrainConfig:
             raise ValueError("head=text needs the weights of a CLIP or SigLIP: use finetune, or pretrained")
         if self.template != "{}" and self.head != "text":
             raise ValueError("a template is for head=text: name it too, or leave the template out")
+        if self.initial != "normal" and self.pretrained:
+            raise ValueError(f"initial={self.initial} is for fresh weights, and this run starts from a checkpoint's")
+        if self.mix_until < 1 and not (self.mixup or self.cutmix):
+            raise ValueError("mix_until says when mixing ends, and this run mixes nothing: pass mixup or cutmix too")
         if self.residual == "bf16" and self.precision != "bf16":
             raise ValueError("residual=bf16 needs precision=bf16")
         if asked := self.forward_options():

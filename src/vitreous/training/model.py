@@ -65,7 +65,7 @@ def build_model(config: TrainConfig, data: ImageDataset | StreamedData, log: Cal
         kind = "ResNet" if isinstance(model, ResNet) else "timm classifier"
         if config.optimizer == "muon":
             raise ValueError(f"muon is for the blocks of a ViT: choose adamw or sgd for a {kind}")
-        unknown = {"dropout": 0.0, "stochastic_depth": 0.0, "layer_decay": 1.0}
+        unknown = {"dropout": 0.0, "stochastic_depth": 0.0, "layer_decay": 1.0, "initial": "normal"}
         if asked := [name for name, off in unknown.items() if getattr(config, name) != off] + config.forward_options():
             raise ValueError(f"a {kind} has no {', '.join(asked)}: leave it out")
     if isinstance(model, TimmClassifier):
@@ -262,7 +262,8 @@ def _by_onednn(forward: Forward) -> Forward:
 
 def compiles_parts(model: Model, config: TrainConfig) -> bool:
     """Return whether a run compiles its model in parts, of which one serves all blocks."""
-    return config.compile and config.fused and shares_graph(model)
+    dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
+    return config.compile and config.fused and shares_graph(model, dtype)
 
 
 def is_convolutional(model: Model) -> bool:

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -133,20 +134,24 @@ def rate_factor(step: int, steps: int, warmup: int = 0, final: float = 0.0, sche
     return final + (1 - final) * left
 
 
+STREAMS = 4  # on which updates run at the same time: a block's matrices have four shapes
+
+
 @cache
-def _side_streams(device: torch.device, count: int) -> list[torch.cuda.Stream]:
-    """Create the CUDA streams of an optimiser's updates; always the same ones, since each keeps memory of its own."""
-    return [torch.cuda.Stream(device) for _ in range(count)]
+def _side_streams(device: torch.device) -> list[torch.cuda.Stream]:
+    """Create the CUDA streams of an optimiser's updates; always the same few, since each keeps memory of its own."""
+    return [torch.cuda.Stream(device) for _ in range(STREAMS)]
 
 
 def run_at_once(calls: Sequence[Callable[[], None]], device: torch.device) -> None:
-    """Run an optimiser's updates that do not depend on each other at the same time, each on a CUDA stream of its own.
+    """Run an optimiser's updates that do not depend on each other at the same time, on a few CUDA streams.
 
     Their products are too small for a whole GPU. A CUDA graph records the streams too.
     """
-    here, streams = torch.cuda.current_stream(device), _side_streams(device, len(calls))
-    for call, stream in zip(calls, streams, strict=True):
+    here, streams = torch.cuda.current_stream(device), _side_streams(device)
+    for stream in streams:
         stream.wait_stream(here)
+    for call, stream in zip(calls, cycle(streams), strict=False):
         with torch.cuda.stream(stream):
             call()
     for stream in streams:

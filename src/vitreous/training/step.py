@@ -60,7 +60,7 @@ class TrainStep:
         # the decay grows from 0.1 to its final value, so that the average forgets the first weights
         decay = min(self.config.average, (1 + number) / (10 + number))
         self.numbers.copy_(torch.tensor([epoch, number]), non_blocking=True)
-        mix_share = self.config.mix_share if epoch < self.config.mix_until * self.config.epochs else 0.0
+        mix_share = self.config.mix_share if epoch < round(self.config.mix_until * self.config.epochs) else 0.0
         self.factors.copy_(torch.tensor([factor, decay, mix_share]), non_blocking=True)
         if self.graph is None or self.batch is None:
             with explain_out_of_memory(self.config, self.state.model, self.state.device):
