@@ -5,14 +5,16 @@
     python benchmarks/records.py table
 
 `run` starts `vitreous train cifar10-speedrun` once for each seed, with the flags after `--`, and times each process
-from its start to its end. The first run on a fresh machine is cold: it decodes the images and compiles. `--together N`
-runs N seeds at the same time, for their accuracy; a time counts only if the run had the machine for itself. `check`
-computes every figure of a record again from its log, and says what does not fit. `table` writes the table of the
-rules' page.
+from its start to its end. The first run on a fresh machine is cold: it decodes the images and compiles. A log may be
+continued on another machine of the kind (`--first 4 --seeds 6`). `--together N` runs N seeds at the same time, for
+their accuracy; a time counts only if the run had the machine for itself. `check` computes every figure of a record
+again from its log, and says what does not fit. `table` writes the table of the rules' page.
 """
 
 import argparse
+import hashlib
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -34,6 +36,7 @@ from vitreous.runtime.device import device_name, pick_device
 from vitreous.training.config import TrainConfig
 
 PAGE = Path(__file__).parents[1] / "results/records/README.md"
+PACKAGE = Path(__file__).parents[1] / "src/vitreous"
 RECIPE = "cifar10-speedrun"
 SEEDS = {94: 10, 95: 5, 96: 5, 97: 3}
 """Mark in per cent → the seeds of a record, counted from 0: nobody chooses them, or goes on until they suffice."""
@@ -66,19 +69,19 @@ SHAPE = {
 def run(folder: Path, mark: int, seeds: Sequence[int], data: str, flags: Sequence[str], together: int) -> None:
     """Run the seeds of a record, and write its log, config and figures."""
     folder.mkdir(parents=True, exist_ok=True)
-    log = folder / "log.jsonl"
-    known = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    log, warm = folder / "log.jsonl", Path(tempfile.gettempdir()) / f"vitreous-records-{tree(PACKAGE)}"
     with tempfile.TemporaryDirectory() as runs, ThreadPoolExecutor(together) as pool:
         started = [pool.submit(one, Path(runs), seed, data, flags) for seed in seeds]
-        for number, each in enumerate(started):
-            alone = together == 1
-            found = {**each.result(), "alone": alone, "cold": alone and not known and not number}
+        for each in started:
+            found = {**each.result(), "alone": together == 1, "cold": not warm.exists()}
+            warm.touch()
             with log.open("a") as file:
                 file.write(json.dumps(found) + "\n")
             print(f"seed {found['seed']}: {found['top1']:.2%}, {found['wall']:.1f} s", flush=True)
     described = {
         "mark": mark,
         "command": " ".join(["vitreous train", RECIPE, *flags]),
+        "source": rows_of(folder)[0]["source"],
         "date": time.strftime("%Y-%m-%d"),
     }
     machine = environment(pick_device("auto"))
@@ -100,16 +103,34 @@ def one(runs: Path, seed: int, data: str, flags: Sequence[str]) -> dict[str, Any
     config = json.loads((output / "config.json").read_text())
     described = json.loads((output / "model/config.json").read_text())["vitreous"]
     row = {"seed": seed, "top1": result["top1"], "wall": round(wall, 2), "ready": result["ready"]}
-    row |= {"device": device_name(pick_device("auto")), "commit": commit()}
+    row |= {"device": device_name(pick_device("auto")), "source": tree(PACKAGE)}
     row |= {"classes": list(described["class_names"]), "train_images": described["training"]["training_images"]}
     return row | {"images": result["images"], "config": config, "epochs": epochs}
 
 
-def commit() -> str:
-    """The commit that was run, if this is a checkout."""
-    asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-    done = subprocess.run(asked, capture_output=True, text=True)
-    return done.stdout.strip() or "unknown"
+def tree(folder: Path) -> str:
+    """Hash a folder's files as git hashes a tree, also where there is no git: `git log --find-object` knows it."""
+    entries = []
+    for path in folder.iterdir():
+        if path.name == "__pycache__":
+            continue
+        if path.is_dir():
+            name, mode, found = f"{path.name}/", "40000", tree(path)
+        else:
+            content = path.read_bytes()
+            mode = "100755" if os.access(path, os.X_OK) else "100644"
+            name, found = path.name, hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+        entries.append((name.encode(), f"{mode} {path.name}\0".encode() + bytes.fromhex(found)))
+    body = b"".join(entry for _, entry in sorted(entries))
+    return hashlib.sha1(b"tree %d\0" % len(body) + body).hexdigest()
+
+
+def in_history(source: str) -> bool:
+    """Whether this checkout's history has a tree; also true outside of a checkout, where nothing is known."""
+    git = ["git", "-C", str(PACKAGE), "cat-file", "-t"]
+    if subprocess.run([*git, "HEAD"], capture_output=True).returncode:
+        return True
+    return subprocess.run([*git, source], capture_output=True, text=True).stdout.strip() == "tree"
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
@@ -142,6 +163,8 @@ def write(folder: Path, described: dict[str, Any]) -> None:
 
 def check(folder: Path) -> list[str]:
     """Compute a record's figures again from its log; return what does not fit the record or the rules."""
+    if missing := [name for name in ("log.jsonl", "record.json") if not (folder / name).exists()]:
+        return [f"it has no {name}" for name in missing]
     rows, record = rows_of(folder), json.loads((folder / "record.json").read_text())
     mark, wrong = record["mark"], []
     expected = json.loads(json.dumps(figures(rows, mark)))
@@ -162,7 +185,9 @@ def check(folder: Path) -> list[str]:
         wrong.append(f"p = {expected['p']}: a mean below {mark:g} % is not ruled out")
     if not expected["timed"]:
         wrong.append("no run had the machine for itself")
-    first = rows[0]["config"]
+    first, source = rows[0]["config"], rows[0]["source"]
+    if record.get("source") != source or not in_history(source):
+        wrong.append(f"the source of the log, {source}, is not that of the record and of a commit")
     for row in rows:
         config, epochs = row["config"], row["epochs"]
         name = f"seed {row['seed']}"
@@ -170,8 +195,10 @@ def check(folder: Path) -> list[str]:
             wrong.append(f"{name}: settings missing or unknown: {', '.join(sorted(missing))}")
             continue
         shape = variant(config["model"])
-        if DEVICE not in row["device"] or (row["device"], row["commit"]) != (rows[0]["device"], rows[0]["commit"]):
-            wrong.append(f"{name}: {row['device']} at {row['commit']}, where one {DEVICE} and one commit are expected")
+        if DEVICE not in row["device"] or (row["device"], row["source"]) != (rows[0]["device"], rows[0]["source"]):
+            wrong.append(
+                f"{name}: {row['device']} with {row['source']}, where one {DEVICE} and one source are expected"
+            )
         if row["classes"] != CLASSES or row["train_images"] != TRAIN_IMAGES:
             wrong.append(f"{name}: its {row['train_images']:,} images are not those of CIFAR-10")
         if config["seed"] != row["seed"]:

@@ -32,10 +32,13 @@ SLOW_DOCTESTS = ("vitreous.api.benchmark", "vitreous.api.compare", "vitreous.api
 
 
 def pytest_collection_modifyitems(items):
-    """Mark doctests that take seconds, since a docstring has no decorator."""
+    """Mark doctests that take seconds, since a docstring has no decorator; without a GPU skip what needs one."""
+    gpu = torch.cuda.is_available() or os.environ.get("VITREOUS_CUDA") == "1"
     for item in items:
         if isinstance(item, pytest.DoctestItem) and item.name.startswith(SLOW_DOCTESTS):
             item.add_marker(pytest.mark.slow)
+        if not gpu and item.get_closest_marker("cuda"):
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
 def pytest_collection_finish():

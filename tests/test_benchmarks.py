@@ -3,7 +3,9 @@
 import ast
 import importlib
 import json
+import os
 import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,20 +58,36 @@ def test_the_records_kept_here_stand_and_their_table_is_current(records):
     assert records.with_table() == records.PAGE.read_text(), "run `python benchmarks/records.py table`"
 
 
+def test_a_folders_hash_is_gits(records, tmp_path):
+    (tmp_path / "a/b/__pycache__").mkdir(parents=True)
+    for name in ("a/b.py", "a/b/c.py", "a/b-d.py", "run", "a/b/__pycache__/c.pyc"):
+        (tmp_path / name).write_text(f"{name} ü")
+    (tmp_path / "run").chmod(0o755)
+    (tmp_path / ".gitignore").write_text("__pycache__/")
+    git = ["git", "-C", str(tmp_path), "-c", "core.fileMode=true"]
+    kept = {**os.environ, "GIT_DIR": str(tmp_path.parent / f"{tmp_path.name}.git"), "GIT_WORK_TREE": str(tmp_path)}
+    for words in (["init"], ["add", "."]):
+        subprocess.run([*git, *words], check=True, capture_output=True, env=kept)
+    written = subprocess.run([*git, "write-tree"], check=True, capture_output=True, text=True, env=kept).stdout.strip()
+    assert records.tree(tmp_path) == written
+
+
 @pytest.fixture
-def record(records, tmp_path):
+def record(records, tmp_path, monkeypatch):
     """A record of three seeds of two epochs, as `run` would write it, and a call that changes its log."""
 
     def row(seed):
         config = replace(CIFAR, epochs=2, seed=seed, data=f"folder-{seed}").to_dict()
         epochs = [{"epoch": 1, "seconds": 5.0}, {"epoch": 2, "seconds": 9.0, "test_top1": 0.941 + 0.001 * seed}]
         found = {"seed": seed, "top1": epochs[1]["test_top1"], "wall": 20.0 + seed, "images": 10_000}
-        found |= {"classes": records.CLASSES, "train_images": 50_000, "device": "one H200", "commit": "abc"}
+        found |= {"classes": records.CLASSES, "train_images": 50_000, "device": "one H200", "source": "abc"}
         return {**found, "config": config, "epochs": epochs, "alone": True, "cold": seed == 0}
+
+    monkeypatch.setattr(records, "in_history", lambda source: source == "abc")
 
     def write(change=lambda rows: None, mark=94, command="vitreous train cifar10-speedrun --epochs 2"):
         rows = [row(seed) for seed in range(records.SEEDS.get(mark, 3))]
-        described = {"mark": mark, "command": command, **records.figures(rows, mark)}
+        described = {"mark": mark, "command": command, "source": "abc", **records.figures(rows, mark)}
         change(rows)
         (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
         (tmp_path / "record.json").write_text(json.dumps(described))
@@ -92,7 +110,9 @@ def test_a_record_that_fits_its_log_stands(record):
         (lambda rows: [row.update(top1=0.95) for row in rows], "one accuracy"),
         (lambda rows: rows[3].update(classes=["0", "1"]), "are not those of CIFAR-10"),
         (lambda rows: rows[3].update(train_images=60_000), "are not those of CIFAR-10"),
-        (lambda rows: rows[3].update(device="another H200"), "one commit are expected"),
+        (lambda rows: rows[3].update(device="another H200"), "one source are expected"),
+        (lambda rows: rows[3].update(source="def"), "one source are expected"),
+        (lambda rows: [row.update(source="def") for row in rows], "not that of the record and of a commit"),
         (lambda rows: [row.update(device="8 x B200") for row in rows], "where one H200"),
         (lambda rows: rows[3]["config"].pop("clip"), "settings missing or unknown: clip"),
         (lambda rows: [row["config"].update(epochs=3) for row in rows], "the command has --epochs 2, the log 3"),

@@ -34,7 +34,7 @@ def test_a_training_step_moves_a_librarys_weights(name, tmp_path):
     assert all(parameter.grad is None for parameter in module.parameters())
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.cuda
 def test_a_recorded_step_moves_weights_as_the_step_does(tmp_path):
     here = replace(setting(train=True), device=torch.device("cuda"))
     x, ended = torch.randn(2, 3, 32, 32, device="cuda"), []

@@ -202,7 +202,7 @@ def test_whoever_stops_early_leaves_no_thread_behind(model):
     assert not [t for t in threading.enumerate() if t.name.startswith("vitreous-read")]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.cuda
 def test_a_gpu_normalises_to_the_same_bits():
     pixels = torch.randint(256, (8, 3, 16, 16), dtype=torch.uint8)
     there = to_model(pixels, PREPROCESS, torch.zeros(1, device="cuda")).cpu()

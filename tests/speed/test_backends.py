@@ -33,7 +33,7 @@ def close(ours, theirs, share=1e-4):
     assert (ours - theirs).abs().max() <= share * max(1.0, theirs.abs().max().item())
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.cuda
 def test_a_kernel_for_few_tokens_gives_the_models_logits_in_bf16_and_is_left_out_elsewhere(model):
     x = torch.randn(2, 3, 16, 16)
     fast = optimize(model, "bf16", batch_size=2, backends=("small-batch graph",), device="cuda")

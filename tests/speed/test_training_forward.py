@@ -114,7 +114,7 @@ def kept(model, x, **options):
     return total
 
 
-def test_recomputing_keeps_a_fraction_and_bf16_tokens_keep_less(batch):
+def test_recomputing_keeps_a_fraction(batch):
     whole, x = (
         noise(
             ViT(ViTConfig(**{**SMALL, "depth": 6}, **FAMILIES["mean of the patches, whose head reads all tokens"]))
@@ -124,8 +124,14 @@ def test_recomputing_keeps_a_fraction_and_bf16_tokens_keep_less(batch):
     assert kept(whole, x, recompute=True) < 0.45 * kept(whole, x, fused=False)
     model = noise(ViT(ViTConfig(**{**SMALL, "depth": 6}))).train()
     assert kept(model, x, recompute=True) < 0.45 * kept(model, x, fused=False)
+
+
+@pytest.mark.slow
+def test_bf16_tokens_keep_less_where_norms_are_compiled(batch):
+    model = noise(ViT(ViTConfig(**{**SMALL, "depth": 6}))).train()
     with torch.autocast("cpu", torch.bfloat16):
-        assert kept(model, x, residual=torch.bfloat16) < 0.9 * kept(model, x)
+        less, usual = (kept(model, batch[0], in_parts=True, residual=each) for each in (torch.bfloat16, None))
+    assert less < 0.96 * usual  # tokens between blocks are one of several things kept
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 """The forward options `recompute`, `fused` and `residual`: the same losses, the same bits after a resume."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 from tiny_runs import bits, break_off, differing, make_images, parts_of, plain, tiny
 
+from conftest import noise
 from vitreous.data.datasets import open_dataset
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
@@ -158,3 +160,61 @@ def test_a_fused_network_is_compiled_in_parts_or_as_a_whole_and_never_both(zoo, 
     assert getattr(forward, "keywords", {}).get("in_parts", False) == in_parts
     assert (parts.train_step.objective._compiled_call_impl is None) == in_parts
     assert not products  # compiled code keeps torch's
+
+
+SHORT = "vit_femto_patch4_32:heads=1,class_token=false,pool=mean"  # 64 tokens, and a head that our kernels multiply
+
+
+def gradients(config):
+    """Of one step from noise: a fresh head sends no gradient back."""
+    parts = parts_of(config)
+    noise(parts.model).train()
+    batch = next(parts.train_source.epoch(0, config.batch_size))
+    parts.train_step(batch, 0, 0, 1.0)
+    return {name: parameter.grad.float().cpu() for name, parameter in parts.model.named_parameters()}
+
+
+def assert_same_gradients(config, **options):
+    usual, ours = gradients(config), gradients(replace(config, **options))
+    for name, expected in usual.items():
+        if name.endswith("qkv.bias"):  # the keys' bias has no gradient but rounding
+            expected, ours[name] = (torch.cat([bias[:32], bias[64:]]) for bias in (expected, ours[name]))
+        assert (ours[name] - expected).norm() < 0.03 * expected.norm(), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rope", ["none", "dinov3"])
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+def test_a_step_of_short_attention_has_the_gradients_of_the_plain_step(zoo, device, compiled, rope):
+    config = plain(zoo, model=f"{SHORT},rope={rope}", device=device, precision="bf16", clip=0.0)
+    kernel = training_forward.takes_kernel(parts_of(config).model, torch.device(device), torch.bfloat16)
+    assert kernel == (device == "cuda")
+    assert_same_gradients(config, fused=True, residual="bf16", compile=compiled)
+
+
+@pytest.mark.parametrize("options", [{}, {"fused": True}, {"recompute": True}], ids=str)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+def test_tokens_in_bf16_leave_the_gradients_of_layer_norms_as_they_are(zoo, device, options):
+    config = plain(zoo, model="vit_femto_patch4_32:heads=1", device=device, precision="bf16", clip=0.0)
+    assert_same_gradients(config, residual="bf16", **options)
+
+
+@pytest.fixture
+def deterministic_switched_off():
+    yield
+    torch.use_deterministic_algorithms(False)  # a run switches it on for its process
+
+
+@pytest.mark.cuda
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fused", "bf16"])
+@pytest.mark.usefixtures("deterministic_switched_off")
+def test_on_a_gpu_a_run_broken_off_and_resumed_ends_with_the_same_bits(zoo, tmp_path, monkeypatch, name):
+    options = {**OPTIONS[name], "device": "cuda", "deterministic": True, "model": f"{SHORT},rope=dinov3"}
+    config = tiny(zoo, save_every=0, **options)
+    train(config, tmp_path / "whole")
+    for update in (2, 3):
+        break_off(config, tmp_path / "run", monkeypatch, update)
+    train(config, tmp_path / "run")
+    assert differing(bits(tmp_path / "whole"), bits(tmp_path / "run")) == []

@@ -79,8 +79,17 @@ def _embed(model: ViT, residual: torch.dtype | None, x: Tensor) -> Tensor:
 
 def _answer(model: ViT, read: int | None, others: list[Tensor], x: Tensor) -> Tensor:
     """Turn the last tokens in training into logits: those of the last block, or the ones that it is to compute."""
+    x = _wide(x)
     tokens = x if read is None else block_rows(model.blocks[-1], x, read)
     return model.forward_head(*others, model.norm(tokens))
+
+
+def _wide(x: Tensor) -> Tensor:
+    """Return the input of a layer norm in training as fp32 on a CPU: torch sums a norm's gradients in its format there.
+
+    Tokens in bf16 would put them off by a tenth to a half. On a GPU autocast computes norms in fp32.
+    """
+    return x.float() if x.device.type == "cpu" else x
 
 
 def _draw(block: Any, x: Tensor) -> Tensor:
@@ -97,7 +106,7 @@ def _by_onednn(step: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 def _whole(block: Any, x: Tensor) -> Tensor:
     """Run a block as it is, for training."""
-    result: Tensor = block(x).to(x.dtype)
+    result: Tensor = block(_wide(x)).to(x.dtype)
     return result
 
 
@@ -147,8 +156,8 @@ def _compile(part: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 def _block(block: Any, kernel: bool, turns: Tensor | None, first: Tensor, second: Tensor, x: Tensor) -> Tensor:
     """Run a block for training with fused attention and MLP; `first` and `second` are stochastic depth's factors."""
-    x = x + (block.ls1(_attention(block.attn, block.norm1(x), kernel, turns)) * first).to(x.dtype)
-    result: Tensor = x + (block.ls2(_mlp(block.mlp, block.norm2(x))) * second).to(x.dtype)
+    x = x + (block.ls1(_attention(block.attn, block.norm1(_wide(x)), kernel, turns)) * first).to(x.dtype)
+    result: Tensor = x + (block.ls2(_mlp(block.mlp, block.norm2(_wide(x)))) * second).to(x.dtype)
     return result
 
 

@@ -175,7 +175,7 @@ def test_nothing_is_saved_with_a_model():
     assert not Augment(**COLOUR, **MIXED).state_dict()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.cuda
 @pytest.mark.parametrize("ways", [*WAYS, MIXED])
 def test_a_cuda_graph_in_deterministic_mode_gives_the_processors_bits(ways):
     augment = Augment(**COLOUR, **ways)
