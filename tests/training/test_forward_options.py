@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from tiny_runs import bits, break_off, differing, make_images, parts_of, plain, tiny
+from torch._dynamo.utils import counters
 
 from conftest import noise
 from vitreous.data.datasets import open_dataset
@@ -160,6 +161,19 @@ def test_a_fused_network_is_compiled_in_parts_or_as_a_whole_and_never_both(zoo, 
     assert getattr(forward, "keywords", {}).get("in_parts", False) == in_parts
     assert (parts.train_step.objective._compiled_call_impl is None) == in_parts
     assert not products  # compiled code keeps torch's
+
+
+@pytest.mark.slow
+def test_a_compiled_step_with_fused_gradients_is_kept_for_the_next_run(zoo, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    config, found = plain(zoo, model="vit_femto_patch4_32:heads=2", compile=True, fused=True), []
+    for _ in range(2):
+        counters.clear()
+        parts_of(config)  # computes steps
+        found.append({name: n for name, n in counters["aot_autograd"].items() if name.startswith("autograd_cache")})
+    first, second = found
+    assert set(first) == {"autograd_cache_miss", "autograd_cache_saved"}
+    assert second == {"autograd_cache_hit": first["autograd_cache_miss"]}
 
 
 SHORT = "vit_femto_patch4_32:heads=1,class_token=false,pool=mean"  # 64 tokens, and a head that our kernels multiply

@@ -9,10 +9,12 @@ between blocks are bf16 too.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import cache, partial
 from typing import Any
 
 import torch
+import torch._functorch.config
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -152,6 +154,17 @@ def _keep(part: Callable[..., Tensor]) -> Callable[..., Tensor]:
 def _compile(part: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Compile a part of a network in training."""
     return torch.compile(part, fullgraph=True, dynamic=False)
+
+
+def caching_gradients() -> AbstractContextManager[object]:
+    """Return a context in which torch keeps the compiled steps of training on disk although the gradients are our own.
+
+    The next run then starts some seconds earlier. torch hashes the traced code of such gradients with the rest.
+    """
+    context: AbstractContextManager[object] = torch._functorch.config.patch(
+        autograd_cache_allow_custom_autograd_functions=True
+    )
+    return context
 
 
 def _block(block: Any, kernel: bool, turns: Tensor | None, first: Tensor, second: Tensor, x: Tensor) -> Tensor:

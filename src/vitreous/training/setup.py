@@ -20,6 +20,7 @@ from vitreous.data.splits import check_targets, open_split
 from vitreous.runtime.device import lacks_compiler, pick_device
 from vitreous.runtime.distributed import World, this_rank
 from vitreous.runtime.memory import keep_freed_memory
+from vitreous.speed.training_forward import caching_gradients
 from vitreous.training.batch_size import settle_batch_size
 from vitreous.training.batches import BatchSource
 from vitreous.training.checkpoint import TrainingState
@@ -168,9 +169,10 @@ def set_up_run(
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         first = next(train_source.epoch(0, int(config.batch_size)))
-        if device.type == "cuda" and not world.distributed:
-            train_step.capture(first)
-        step_seconds = train_step.warm_up(first)
+        with caching_gradients():
+            if device.type == "cuda" and not world.distributed:
+                train_step.capture(first)
+            step_seconds = train_step.warm_up(first)
     if device.type == "cuda":
         peak_memory = torch.cuda.max_memory_allocated(device)
         peak_memory -= sum(each.pixels.nbytes for each in (train_source, test_source) if each.pixels is not None)
