@@ -27,7 +27,7 @@ from vitreous.weights.load import load
 from vitreous.weights.names import parse
 
 EVALUATIONS = 50
-"""About how often a run evaluates the held-out images; a shorter run does so after each epoch."""
+"""About how often a run evaluates the held-out images; a shorter run does so as often as `train` does."""
 SMALL = 64
 """Pixels up to which the default is the recipe for small images."""
 RESNET: dict[str, Any] = {
@@ -79,7 +79,7 @@ def with_epochs(config: TrainConfig, epochs: int) -> TrainConfig:
     2.0
     """
     warmup = round(config.warmup * epochs / config.epochs, 4)
-    return replace(config, epochs=epochs, warmup=warmup, evaluate_every=max(1, epochs // EVALUATIONS))
+    return replace(config, epochs=epochs, warmup=warmup, evaluate_every=epochs // EVALUATIONS)
 
 
 @dataclass(frozen=True)

@@ -71,8 +71,9 @@ class TrainConfig:
     """Images in each step; auto: the largest power of two that fits into the device's memory."""
     accumulate: int = 1
     """Compute each step in this many parts (gradient accumulation), for a batch that does not fit into memory."""
-    evaluate_every: int = 1
-    """Epochs between two evaluations on the test images; the last epoch is always evaluated."""
+    evaluate_every: int = 0
+    """Epochs between two evaluations on the test images; the last epoch is always evaluated. 0: one epoch, or with more
+    test than training images, so many that evaluating answers no more images than the run learns from."""
 
     # --- optimisation -----------------------------------------------------------------------------------------------
     loss: Literal["auto", "mse", "huber"] = "auto"
@@ -167,7 +168,7 @@ class TrainConfig:
     """Also write TensorBoard's event files (needs the `log` extra)."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "accumulate", "evaluate_every", "repeats", "keep", "lora_rank"):
+        for name in ("epochs", "accumulate", "repeats", "keep", "lora_rank"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.head == "text" and not self.pretrained:
@@ -210,7 +211,8 @@ class TrainConfig:
         for name in ("shift", "final_rate", "distillation_share", "mix_share", "mix_until"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
-        for name in ("weight_decay", "warmup", "clip", "mixup", "cutmix", "save_every", "snapshots", "magnitude"):
+        not_negative = ("weight_decay", "warmup", "clip", "mixup", "cutmix", "magnitude")
+        for name in (*not_negative, "evaluate_every", "save_every", "snapshots"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
         for name in ("learning_rate", "layer_decay", "temperature"):

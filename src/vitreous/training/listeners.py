@@ -171,7 +171,7 @@ def expected_seconds(parts: TrainingParts) -> float | None:
         return None
     config, done = parts.config, parts.state.epoch
     steps = (config.epochs - done) * parts.steps_per_epoch - parts.state.step
-    evaluations = -(-config.epochs // config.evaluate_every) - done // config.evaluate_every
+    evaluations = -(-config.epochs // parts.evaluate_every) - done // parts.evaluate_every
     share = len(parts.test_data) / int(config.batch_size) / parts.world.world_size / 3
     return parts.step_seconds * (steps + evaluations * share)
 

@@ -121,7 +121,7 @@ def run(parts: TrainingParts, folder: RunFolder, listener: Listener, stop_flag: 
         row["learning_rate"] = config.learning_rate * factor((state.epoch + 1) * steps - 1)
         state.epoch, state.step = state.epoch + 1, 0
         state.totals.zero_()
-        if state.epoch % config.evaluate_every == 0 or state.epoch == config.epochs:
+        if state.epoch % parts.evaluate_every == 0 or state.epoch == config.epochs:
             row |= {f"test_{name}": value for name, value in parts.evaluate().items()}
         row["seconds"] = round(seconds(), 3)
         if world.first:

@@ -53,7 +53,6 @@ FINETUNE = TrainConfig(
     label_smoothing=0.1,
     weight_decay=0.02,
     precision="fp32",
-    evaluate_every=1,
 )
 """Defaults of `finetune`: attention layers and head, batch 64, warm-up and cosine, as in report 004. With few images
 `finetune_config` changes batch size, epochs and regularisation."""

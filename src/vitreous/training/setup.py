@@ -66,6 +66,11 @@ class TrainingParts:
     def steps_per_epoch(self) -> int:
         return len(self.train_data) // int(self.config.batch_size)
 
+    @property
+    def evaluate_every(self) -> int:
+        """Epochs between two evaluations."""
+        return self.config.evaluate_every or -(-len(self.test_data) // len(self.train_data))
+
     @cached_property
     def data_hash(self) -> str:
         """A hash of the data that a run is set up with: classes and labels, and the classes of all pixels of masks."""
