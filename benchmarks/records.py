@@ -5,16 +5,18 @@
     python benchmarks/records.py table
 
 `run` starts `vitreous train cifar10-speedrun` once for each seed, with the flags after `--`, and times each process
-from its start to its end. The first run on a fresh machine is cold: it decodes the images and compiles. A log may be
-continued on another machine of the kind (`--first 4 --seeds 6`). `--together N` runs N seeds at the same time, for
-their accuracy; a time counts only if the run had the machine for itself. `check` computes every figure of a record
-again from its log, and says what does not fit. `table` writes the table of the rules' page.
+from its start to its end. The first run is cold: it decodes the images and compiles, since all caches are in an empty
+folder; `--caches FOLDER` keeps them for another call. A log may be continued on another machine of the kind (`--first 4
+--seeds 6`). `--together N` runs N seeds at the same time, for their accuracy; a time counts only if the run had the
+machine for itself. `check` computes every figure of a record again from its log, and says what does not fit. `table`
+writes the table of the rules' page.
 """
 
 import argparse
 import hashlib
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -22,21 +24,22 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, fields
-from itertools import pairwise
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from scipy import stats
 
+import vitreous
 from vitreous.benchmarking.run import environment
 from vitreous.models.variants import variant
 from vitreous.models.vit_config import ViTConfig
 from vitreous.runtime.device import device_name, pick_device
 from vitreous.training.config import TrainConfig
+from vitreous.training.recipes import RECIPES
 
 PAGE = Path(__file__).parents[1] / "results/records/README.md"
-PACKAGE = Path(__file__).parents[1] / "src/vitreous"
+PACKAGE = Path(vitreous.__file__).parent
 RECIPE = "cifar10-speedrun"
 SEEDS = {94: 10, 95: 5, 96: 5, 97: 3}
 """Mark in per cent → the seeds of a record, counted from 0: nobody chooses them, or goes on until they suffice."""
@@ -66,22 +69,26 @@ SHAPE = {
 """Fields of a network that a plain ViT may choose; all others are the paper's."""
 
 
-def run(folder: Path, mark: int, seeds: Sequence[int], data: str, flags: Sequence[str], together: int) -> None:
+def run(
+    folder: Path, mark: int, seeds: Sequence[int], data: str, flags: Sequence[str], together: int, caches: Path | None
+) -> None:
     """Run the seeds of a record, and write its log, config and figures."""
     folder.mkdir(parents=True, exist_ok=True)
-    log, warm = folder / "log.jsonl", Path(tempfile.gettempdir()) / f"vitreous-records-{tree(PACKAGE)}"
     with tempfile.TemporaryDirectory() as runs, ThreadPoolExecutor(together) as pool:
-        started = [pool.submit(one, Path(runs), seed, data, flags) for seed in seeds]
-        for each in started:
-            found = {**each.result(), "alone": together == 1, "cold": not warm.exists()}
-            warm.touch()
-            with log.open("a") as file:
-                file.write(json.dumps(found) + "\n")
-            print(f"seed {found['seed']}: {found['top1']:.2%}, {found['wall']:.1f} s", flush=True)
+        kept = Path(runs) / "caches" if caches is None else caches
+        try:
+            for each in [pool.submit(one, Path(runs), seed, data, flags, kept) for seed in seeds]:
+                found = {**each.result(), "alone": together == 1}
+                with (folder / "log.jsonl").open("a") as file:
+                    file.write(json.dumps(found) + "\n")
+                print(f"seed {found['seed']}: {found['top1']:.2%}, {found['wall']:.1f} s", flush=True)
+        finally:  # after an error no other seed is begun
+            pool.shutdown(cancel_futures=True)
+    first = rows_of(folder)[0]
     described = {
         "mark": mark,
-        "command": " ".join(["vitreous train", RECIPE, *flags]),
-        "source": rows_of(folder)[0]["source"],
+        "command": command_of(first["config"]),
+        "source": first["source"],
         "date": time.strftime("%Y-%m-%d"),
     }
     machine = environment(pick_device("auto"))
@@ -89,23 +96,40 @@ def run(folder: Path, mark: int, seeds: Sequence[int], data: str, flags: Sequenc
     write(folder, described)
 
 
-def one(runs: Path, seed: int, data: str, flags: Sequence[str]) -> dict[str, Any]:
+def one(runs: Path, seed: int, data: str, flags: Sequence[str], caches: Path) -> dict[str, Any]:
     """Run one seed in a process of its own, and return its row of the log."""
-    output = runs / str(seed)
+    output, cold = runs / str(seed), not caches.exists()
     words = ["train", RECIPE, "--seed", str(seed), "--data", data, "--output", str(output), *flags]
+    kept = {name: str(caches / name) for name in ("VITREOUS_CACHE", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")}
+    start = [sys.executable, "-P", "-m", "vitreous", *words]  # -P: this package, not one in the current folder
     before = time.perf_counter()
-    done = subprocess.run([sys.executable, "-m", "vitreous", *words], capture_output=True, text=True)
+    done = subprocess.run(start, capture_output=True, text=True, env=os.environ | kept)
     wall = time.perf_counter() - before
     if done.returncode:
         raise RuntimeError(f"seed {seed} failed: {done.stderr[-2000:]}")
     result = json.loads((output / "result.json").read_text())
     epochs = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     config = json.loads((output / "config.json").read_text())
+    del config["format"]
     described = json.loads((output / "model/config.json").read_text())["vitreous"]
-    row = {"seed": seed, "top1": result["top1"], "wall": round(wall, 2), "ready": result["ready"]}
+    row = {"seed": seed, "top1": result["top1"], "wall": round(wall, 2), "cold": cold, "ready": result["ready"]}
     row |= {"device": device_name(pick_device("auto")), "source": tree(PACKAGE)}
     row |= {"classes": list(described["class_names"]), "train_images": described["training"]["training_images"]}
     return row | {"images": result["images"], "config": config, "epochs": epochs}
+
+
+def command_of(config: dict[str, Any]) -> str:
+    """Write the command of a config: the recipe, and every setting in which it differs and seeds may not."""
+    recipe, words = RECIPES[RECIPE].config.to_dict(), ["vitreous train", RECIPE]
+    for name, value in TrainConfig.from_dict(config).to_dict().items():
+        flag = name.replace("_", "-")
+        if name in FREE or value == recipe[name]:
+            continue
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            words += [f"--{flag}", *map(str, value if isinstance(value, list | tuple) else [value])]
+    return " ".join(words)
 
 
 def tree(folder: Path) -> str:
@@ -126,11 +150,14 @@ def tree(folder: Path) -> str:
 
 
 def in_history(source: str) -> bool:
-    """Whether this checkout's history has a tree; also true outside of a checkout, where nothing is known."""
-    git = ["git", "-C", str(PACKAGE), "cat-file", "-t"]
-    if subprocess.run([*git, "HEAD"], capture_output=True).returncode:
+    """Whether a commit of this checkout has a tree; true where nothing is known, without git or with few commits."""
+    git = ["git", "-C", str(PACKAGE)]
+    depth = subprocess.run([*git, "rev-parse", "--is-shallow-repository"], capture_output=True, text=True)
+    if depth.stdout.strip() != "false":
         return True
-    return subprocess.run([*git, source], capture_output=True, text=True).stdout.strip() == "tree"
+    log = [*git, "log", "-1", "--format=%H", "-t", f"--find-object={source}"]
+    named = re.fullmatch("[0-9a-f]{40}", source) is not None
+    return named and bool(subprocess.run(log, capture_output=True, text=True).stdout)
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
@@ -177,22 +204,22 @@ def check(folder: Path) -> list[str]:
         wrong.append(f"a record of {mark:g} % has the seeds 0 to {SEEDS[mark] - 1}, each once")
     if len({row["top1"] for row in rows}) == 1:
         wrong.append("all seeds have one accuracy: they are not different runs")
-    for flag, value in pairwise(record["command"].split()):
-        name = flag.removeprefix("--").replace("-", "_")
-        if flag.startswith("--") and not value.startswith("--") and str(rows[0]["config"].get(name)) != value:
-            wrong.append(f"the command has {flag} {value}, the log {rows[0]['config'].get(name)}")
     if not expected["p"] < LEVEL:
         wrong.append(f"p = {expected['p']}: a mean below {mark:g} % is not ruled out")
     if not expected["timed"]:
         wrong.append("no run had the machine for itself")
     first, source = rows[0]["config"], rows[0]["source"]
+    if source == tree(PACKAGE) and record["command"] != (
+        command := command_of(first)
+    ):  # else the recipe may be another
+        wrong.append(f"the command is {record['command']}, the log's {command}")
     if record.get("source") != source or not in_history(source):
         wrong.append(f"the source of the log, {source}, is not that of the record and of a commit")
     for row in rows:
         config, epochs = row["config"], row["epochs"]
         name = f"seed {row['seed']}"
-        if missing := {field.name for field in fields(TrainConfig)} ^ set(config):
-            wrong.append(f"{name}: settings missing or unknown: {', '.join(sorted(missing))}")
+        if missing := {"model", "epochs", "seed", *PLAIN} - set(config):
+            wrong.append(f"{name}: settings are missing: {', '.join(sorted(missing))}")
             continue
         shape = variant(config["model"])
         if DEVICE not in row["device"] or (row["device"], row["source"]) != (rows[0]["device"], rows[0]["source"]):
@@ -203,7 +230,7 @@ def check(folder: Path) -> list[str]:
             wrong.append(f"{name}: its {row['train_images']:,} images are not those of CIFAR-10")
         if config["seed"] != row["seed"]:
             wrong.append(f"{name}: its config has seed {config['seed']}")
-        if changed := [key for key in first if key not in FREE and config[key] != first[key]]:
+        if changed := [key for key in sorted({*first, *config} - FREE) if config.get(key, ...) != first.get(key, ...)]:
             wrong.append(f"{name}: other settings than the first seed's: {', '.join(changed)}")
         wrong += [f"{name}: {key} is {config[key]}" for key, value in PLAIN.items() if config[key] != value]
         changed = [key for key, value in asdict(shape).items() if value != asdict(ViTConfig())[key]]
@@ -253,13 +280,16 @@ def main() -> None:
     runner.add_argument("--seeds", type=int, help="how many to run now; by default all that the mark needs")
     runner.add_argument("--together", type=int, default=1)
     runner.add_argument("--data", default="cifar10")
-    runner.add_argument("flags", nargs="*")
+    runner.add_argument("--caches", type=Path, help="a folder that keeps them for another call, which is warm then")
     commands.add_parser("check").add_argument("folders", type=Path, nargs="+")
     commands.add_parser("table")
-    given = parser.parse_args()
+    words, flags = sys.argv[1:], []
+    if "--" in words:
+        words, flags = words[: words.index("--")], words[words.index("--") + 1 :]
+    given = parser.parse_args(words)
     if given.what == "run":
         seeds = range(given.first, SEEDS[given.mark] if given.seeds is None else given.first + given.seeds)
-        run(given.folder, given.mark, seeds, given.data, given.flags, given.together)
+        run(given.folder, given.mark, seeds, given.data, flags, given.together, given.caches)
     elif given.what == "table":
         PAGE.write_text(with_table())
     else:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from vitreous.training.recipes import CIFAR
+from vitreous.training.recipes import RECIPES
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -77,13 +77,14 @@ def record(records, tmp_path, monkeypatch):
     """A record of three seeds of two epochs, as `run` would write it, and a call that changes its log."""
 
     def row(seed):
-        config = replace(CIFAR, epochs=2, seed=seed, data=f"folder-{seed}").to_dict()
+        config = replace(RECIPES["cifar10-speedrun"].config, epochs=2, seed=seed, data=f"folder-{seed}").to_dict()
         epochs = [{"epoch": 1, "seconds": 5.0}, {"epoch": 2, "seconds": 9.0, "test_top1": 0.941 + 0.001 * seed}]
         found = {"seed": seed, "top1": epochs[1]["test_top1"], "wall": 20.0 + seed, "images": 10_000}
         found |= {"classes": records.CLASSES, "train_images": 50_000, "device": "one H200", "source": "abc"}
         return {**found, "config": config, "epochs": epochs, "alone": True, "cold": seed == 0}
 
     monkeypatch.setattr(records, "in_history", lambda source: source == "abc")
+    monkeypatch.setattr(records, "tree", lambda folder: "abc")
 
     def write(change=lambda rows: None, mark=94, command="vitreous train cifar10-speedrun --epochs 2"):
         rows = [row(seed) for seed in range(records.SEEDS.get(mark, 3))]
@@ -114,8 +115,9 @@ def test_a_record_that_fits_its_log_stands(record):
         (lambda rows: rows[3].update(source="def"), "one source are expected"),
         (lambda rows: [row.update(source="def") for row in rows], "not that of the record and of a commit"),
         (lambda rows: [row.update(device="8 x B200") for row in rows], "where one H200"),
-        (lambda rows: rows[3]["config"].pop("clip"), "settings missing or unknown: clip"),
-        (lambda rows: [row["config"].update(epochs=3) for row in rows], "the command has --epochs 2, the log 3"),
+        (lambda rows: rows[3]["config"].pop("clip"), "other settings than the first seed's: clip"),
+        (lambda rows: rows[3]["config"].pop("teacher"), "settings are missing: teacher"),
+        (lambda rows: [row["config"].update(clip=2.0) for row in rows], "the log's .* --epochs 2 .*--clip 2.0"),
         (lambda rows: rows[2]["config"].update(model="vit_micro_patch4_32:swiglu=true"), "no plain ViT: swiglu"),
         (lambda rows: rows[2]["config"].update(learning_rate=0.1), "other settings .*: learning_rate"),
         (lambda rows: rows[2]["config"].update(pretrained=True), "pretrained is True"),
@@ -128,6 +130,45 @@ def test_a_record_that_fits_its_log_stands(record):
 )
 def test_a_record_that_was_changed_does_not(record, change, found):
     assert any(re.search(found, line) for line in record(change)), record(change)
+
+
+def test_the_command_names_every_setting_that_is_not_the_recipes(records, record):
+    config = replace(RECIPES["cifar10-speedrun"].config, learning_rate=3e-3, compile=False, seed=7, fused=False)
+    command = "vitreous train cifar10-speedrun --learning-rate 0.003 --no-compile --no-fused"
+    assert sorted(records.command_of(config.to_dict()).split()) == sorted(command.split())
+    assert any("the command is" in line for line in record(command="vitreous train cifar10-speedrun"))
+    assert any("the command is" in line for line in record(command="vitreous train cifar10-speedrun --epochs 7"))
+
+
+def test_flags_of_a_run_follow_two_dashes(records, monkeypatch):
+    found = []
+    monkeypatch.setattr(records, "run", lambda *given: found.append(given))
+    line = "records.py run results/records/94 --mark 94 --first 4 --seeds 2 --data here -- --epochs 90"
+    monkeypatch.setattr("sys.argv", line.split())
+    records.main()
+    assert found == [(Path("results/records/94"), 94, range(4, 6), "here", ["--epochs", "90"], 1, None)]
+
+
+def test_no_seed_is_begun_after_one_that_failed(records, monkeypatch, tmp_path):
+    begun = []
+
+    def one(runs, seed, *others):
+        begun.append(seed)
+        raise RuntimeError(f"seed {seed} failed")
+
+    monkeypatch.setattr(records, "one", one)
+    with pytest.raises(RuntimeError, match="seed 0 failed"):
+        records.run(tmp_path, 94, range(10), "here", [], 1, None)
+    assert len(begun) <= 2  # the next may have begun while the first one's error was raised
+
+
+def test_a_source_is_one_that_a_commit_has(records):
+    git = ["git", "-C", str(BENCHMARKS), "rev-parse", "--is-shallow-repository"]
+    if subprocess.run(git, capture_output=True, text=True).stdout.strip() != "false":
+        pytest.skip("here is no git, or not the whole history")
+    words = ["git", "-C", str(BENCHMARKS.parent), "rev-parse", "HEAD:src/vitreous"]
+    assert records.in_history(subprocess.run(words, capture_output=True, text=True).stdout.strip())
+    assert not any(map(records.in_history, ("HEAD:src", "HEAD", "", "0" * 40)))
 
 
 def test_a_mean_that_chance_may_have_lifted_over_the_mark_is_no_record(record):

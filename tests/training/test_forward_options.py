@@ -182,7 +182,8 @@ SHORT = "vit_femto_patch4_32:heads=1,class_token=false,pool=mean"  # 64 tokens, 
 def gradients(config):
     """Of one step from noise: a fresh head sends no gradient back."""
     parts = parts_of(config)
-    noise(parts.model).train()
+    fixed = {name: buffer.clone() for name, buffer in parts.model.named_buffers()}  # a rotation is sines and cosines
+    noise(parts.model).train().load_state_dict(fixed, strict=False)
     batch = next(parts.train_source.epoch(0, config.batch_size))
     parts.train_step(batch, 0, 0, 1.0)
     return {name: parameter.grad.float().cpu() for name, parameter in parts.model.named_parameters()}

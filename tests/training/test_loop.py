@@ -115,7 +115,7 @@ def test_how_often_is_saved_and_looked_does_not_touch_the_bits(whole, zoo, tmp_p
     assert "test_top1" in metrics(tmp_path / "run")[-1]
 
 
-def test_evaluating_answers_no_more_images_than_a_run_learns_from(zoo, tmp_path):
+def test_evaluating_answers_about_as_many_images_as_a_run_learns_from(zoo, tmp_path):
     train(tiny(zoo, held_out=0.5, batch_size=4, epochs=3), tmp_path / "run")
     evaluated = [row["epoch"] for row in metrics(tmp_path / "run") if "test_top1" in row]
     assert evaluated == [2, 3]  # 24 images are held out and 12 are not; the last epoch is always evaluated

@@ -110,7 +110,7 @@ def describe(event: Any, command: str, flags: Flags) -> str | None:
             token = event.tokens[0]
             known = flags() if token.startswith("-") else {}
             opposite = f"--{token[5:]}" if token.startswith("--no-") else f"--no-{token[2:]}"
-            if opposite in known:
+            if known.get(opposite) == opposite:  # a switch: it takes no value
                 return f"{token} is the default here: leave it out, or write {opposite} for its opposite"
             close = difflib.get_close_matches(token, known, n=2, cutoff=0.75)
             hint = f": did you mean {' or '.join(known[flag] for flag in close)}?" if close else ""

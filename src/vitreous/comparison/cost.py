@@ -138,19 +138,22 @@ def epochs_for(config: TrainConfig, minutes: float, data_root: Path | None, list
     """Give a config as many epochs as fit into a budget of `minutes` on this machine; at least one."""
     parts = set_up_run(config, data_root, listener)
     update, evaluation = time_update(parts), time_evaluation(parts)
-    epochs = epochs_in(60 * minutes, parts.steps_per_epoch * update, evaluation)
+    epochs = epochs_in(60 * minutes, parts.steps_per_epoch * update, evaluation, parts.balanced_interval)
     steps = parts.steps_per_epoch
     listener.log(f"{config.model}: {steps} updates of {1000 * update:.1f} ms make an epoch, {epochs} of them fit")
     return with_epochs(config, epochs)
 
 
-def epochs_in(seconds: float, epoch: float, evaluation: float) -> int:
-    """Count the epochs that fit into a budget of time, with about fifty evaluations among them, or one after each.
+def epochs_in(seconds: float, epoch: float, evaluation: float, every: int = 1) -> int:
+    """Count the epochs that fit into a budget of time, with about fifty evaluations, or fewer, `every` so many epochs.
 
     >>> epochs_in(100, epoch=9, evaluation=1), epochs_in(1000, epoch=4.5, evaluation=5), epochs_in(1, 9, 1)
     (10, 166, 1)
+    >>> epochs_in(100, epoch=9, evaluation=9), epochs_in(100, epoch=9, evaluation=9, every=3)
+    (5, 8)
     """
-    count = int(seconds / (epoch + evaluation))
+    rounds, rest = divmod(seconds, every * epoch + evaluation)
+    count = int(rounds) * every + max(0, int((rest - evaluation) / epoch))  # the last epoch is evaluated too
     if count > EVALUATIONS:
         count = max(EVALUATIONS, int((seconds - EVALUATIONS * evaluation) / epoch))
     return max(1, count)

@@ -19,7 +19,7 @@ from vitreous.models.resnet import ResNetConfig, resnet_config
 from vitreous.models.timm_classifier import TimmClassifier, TimmConfig, split_timm
 from vitreous.models.variants import VARIANTS, split_changes, variant
 from vitreous.models.vit_config import ViTConfig
-from vitreous.training.config import NEUTRAL, TrainConfig
+from vitreous.training.config import NEUTRAL, TrainConfig, spread
 from vitreous.training.data_check import typical_image
 from vitreous.training.policies import POLICIES
 from vitreous.training.recipes import FINETUNE, POLICY_RATES, RECIPES, finetune_config, for_task, scratch_config
@@ -27,7 +27,7 @@ from vitreous.weights.load import load
 from vitreous.weights.names import parse
 
 EVALUATIONS = 50
-"""About how often a run evaluates the held-out images; a shorter run does so as often as `train` does."""
+"""About how often a run evaluates the held-out images; a shorter one after each epoch, or as its data allow."""
 SMALL = 64
 """Pixels up to which the default is the recipe for small images."""
 RESNET: dict[str, Any] = {
@@ -79,7 +79,7 @@ def with_epochs(config: TrainConfig, epochs: int) -> TrainConfig:
     2.0
     """
     warmup = round(config.warmup * epochs / config.epochs, 4)
-    return replace(config, epochs=epochs, warmup=warmup, evaluate_every=epochs // EVALUATIONS)
+    return replace(config, epochs=epochs, warmup=warmup, evaluate_every=spread(EVALUATIONS, epochs))
 
 
 @dataclass(frozen=True)

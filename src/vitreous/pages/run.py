@@ -24,6 +24,7 @@ from vitreous.runtime.wording import accuracy, duration
 from vitreous.training.config import TrainConfig
 from vitreous.training.evaluation import LISTED_ERRORS, mean_errors
 from vitreous.training.held_out import HeldOutAnswers, HeldOutOutputs, read_answers
+from vitreous.training.loop import TRAINING_FIGURES
 from vitreous.training.run_folder import RunFolder
 from vitreous.training.snapshots import read_snapshots
 from vitreous.weights.names import PACKAGED
@@ -118,11 +119,14 @@ def task_of(rows: Sequence[Row]) -> str:
 
     >>> task_of([{"epoch": 1, "test_map": 0.5}]), task_of([{"epoch": 1, "test_mae": 2.0}]), task_of([])
     ('multilabel', 'regress', 'classify')
+    >>> task_of([{"epoch": 1, "pixel_accuracy": 0.5}])
+    'segment'
     """
     found = {name for row in rows for name in row}
     if any(name.startswith("test_mae") for name in found):  # without R² if all held-out images have the same numbers
         return "regress"
-    return next((task for task, scores in SCORES.items() if f"test_{scores.main}" in found), "classify")
+    names = {task: (f"test_{scores.main}", TRAINING_FIGURES[task]) for task, scores in SCORES.items()}
+    return next((task for task, known in names.items() if found.intersection(known)), "classify")
 
 
 def _numbers(

@@ -177,8 +177,9 @@ def _attend(  # type: ignore[no-untyped-def]
     TURNED: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Compute attention of one image and head in Triton, with an online softmax."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    image, head = (tl.program_id(1) // HEADS).to(tl.int64), tl.program_id(1) % HEADS
+    parts = tl.cdiv(tokens, ROWS)  # of a head's rows; one axis of the grid for all, as the others are short
+    row = tl.program_id(0) % parts * ROWS + tl.arange(0, ROWS)
+    image, head = (tl.program_id(0) // (parts * HEADS)).to(tl.int64), tl.program_id(0) // parts % HEADS
     lane = tl.arange(0, WIDTH)
     step: tl.constexpr = 3 * HEADS * WIDTH  # from a token to the next
     half: tl.constexpr = WIDTH // 2
@@ -224,7 +225,7 @@ def attend(qkv: Tensor, images: int, heads: int, turns: Tensor | None = None) ->
     out = torch.empty(rows, d, device=qkv.device, dtype=qkv.dtype)
     tile = max(16, triton.next_power_of_2(tokens))
     with _on(qkv):
-        _attend[(triton.cdiv(tokens, ROWS), images * heads)](
+        _attend[(triton.cdiv(tokens, min(ROWS, tile)) * images * heads,)](
             qkv, turns, out, tokens, width**-0.5 * LOG2_E, TURNED=turns is not None,
             HEADS=heads, WIDTH=width, ROWS=min(ROWS, tile), COLUMNS=min(COLUMNS, tile), num_warps=4, num_stages=2,
         )  # fmt: skip

@@ -72,8 +72,9 @@ class TrainConfig:
     accumulate: int = 1
     """Compute each step in this many parts (gradient accumulation), for a batch that does not fit into memory."""
     evaluate_every: int = 0
-    """Epochs between two evaluations on the test images; the last epoch is always evaluated. 0: one epoch, or with more
-    test than training images, so many that evaluating answers no more images than the run learns from."""
+    """Epochs between two evaluations on the test images; the last epoch is always evaluated. 0: one, or as many as
+    there are test images for each training image: evaluating then answers about as many images as the run learns from.
+    """
 
     # --- optimisation -----------------------------------------------------------------------------------------------
     loss: Literal["auto", "mse", "huber"] = "auto"
@@ -304,3 +305,12 @@ class TrainConfig:
 NEUTRAL = frozenset({"save_every", "keep", "workers", "log", "device", "parallel", "evaluate_every", "snapshots"})
 """Fields that may change when a run resumes: they do not change the trained weights, except for rounding (`device`,
 `parallel`)."""
+
+
+def spread(times: int, epochs: int) -> int:
+    """Return `TrainConfig.evaluate_every` for about so many evaluations of a run; 0 where that is after each epoch.
+
+    >>> spread(8, 40), spread(8, 15)
+    (5, 0)
+    """
+    return epochs // times if epochs >= 2 * times else 0

@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vitreous.training.config import TrainConfig
+from vitreous.training.config import TrainConfig, spread
 
 
 @dataclass(frozen=True)
@@ -326,7 +326,7 @@ def finetune_config(policy: str = FINETUNE.policy, images: int | None = None, ta
         batch_size=min(batch, max(1, images)),
         epochs=epochs,
         warmup=epochs / 10,
-        evaluate_every=max(1, epochs // 8),
+        evaluate_every=spread(8, epochs),
         label_smoothing=0.0,
         snapshots=4,  # with few steps between them, taking twelve would take as long as the training
     )

@@ -69,7 +69,12 @@ class TrainingParts:
     @property
     def evaluate_every(self) -> int:
         """Epochs between two evaluations."""
-        return self.config.evaluate_every or -(-len(self.test_data) // len(self.train_data))
+        return self.config.evaluate_every or self.balanced_interval
+
+    @property
+    def balanced_interval(self) -> int:
+        """Epochs in which a run learns from about as many images as an evaluation answers; at least one."""
+        return max(1, round(len(self.test_data) / len(self.train_data)))
 
     @cached_property
     def data_hash(self) -> str:
