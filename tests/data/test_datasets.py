@@ -16,11 +16,14 @@ def test_a_folder_comes_before_a_dataset_of_the_same_name(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    "holds", [(), ("run.lock", "config.json"), ("study.json",)], ids=["nothing", "a run", "a study"]
+    "holds",
+    [(), ("run.lock", "config.json"), ("study.json",), ("digits/study.json",)],
+    ids=["nothing", "a run", "a study", "a study of several datasets"],
 )
 def test_a_run_or_study_that_is_called_like_its_dataset_does_not_hide_it(holds, tmp_path, monkeypatch):
     (tmp_path / "digits").mkdir()
     for name in holds:
+        (tmp_path / "digits" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "digits" / name).write_text("{}")
     monkeypatch.chdir(tmp_path)
     assert len(open_dataset("digits").class_names) == 10

@@ -72,8 +72,8 @@ def find_source(name: str | Path, root: Path | None = None, task: str | None = N
 
 def _may_hold_images(folder: Path) -> bool:
     """Return whether a folder that is called like a dataset may be meant: not an empty one, nor a run or study."""
-    found = {path.name for path in folder.iterdir()}
-    return bool(found) and not found & {"run.lock", "study.json"}
+    signs = ("run.lock", "study.json", "*/study.json")  # of a run, a study, and one of several datasets
+    return any(folder.iterdir()) and not any(any(folder.glob(sign)) for sign in signs)
 
 
 def _find_source(name: str | Path, root: Path | None, task: str | None) -> DatasetSource:

@@ -72,9 +72,7 @@ class TrainConfig:
     accumulate: int = 1
     """Compute each step in this many parts (gradient accumulation), for a batch that does not fit into memory."""
     evaluate_every: int = 0
-    """Epochs between two evaluations on the test images; the last epoch is always evaluated. 0: one, or as many as
-    there are test images for each training image: evaluating then answers about as many images as the run learns from.
-    """
+    """Epochs from one evaluation to the next (0: one, or more with few training images); the last is evaluated too."""
 
     # --- optimisation -----------------------------------------------------------------------------------------------
     loss: Literal["auto", "mse", "huber"] = "auto"
