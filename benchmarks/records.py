@@ -17,6 +17,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from scipy import stats
 
 import vitreous
@@ -35,7 +37,7 @@ from vitreous.benchmarking.run import environment
 from vitreous.models.variants import variant
 from vitreous.models.vit_config import ViTConfig
 from vitreous.runtime.device import device_name, pick_device
-from vitreous.training.config import TrainConfig
+from vitreous.runtime.files import short_name
 from vitreous.training.recipes import RECIPES
 
 PAGE = Path(__file__).parents[1] / "results/records/README.md"
@@ -45,12 +47,18 @@ SEEDS = {94: 10, 95: 5, 96: 5, 97: 3}
 """Mark in per cent → the seeds of a record, counted from 0: nobody chooses them, or goes on until they suffice."""
 LEVEL = 0.05
 TRAIN_IMAGES, TEST_IMAGES = 50_000, 10_000
-CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
-DEVICE = "H200"
-PLAIN = {"pretrained": False, "teacher": None, "stream": False, "validation": 0.0, "train_split": "train"}
-"""What the rules say of a run: no pre-training, no teacher, all training images and no others."""
-FREE = {"seed", "data", "device", "workers", "save_every", "keep", "snapshots"}
-"""Settings in which the seeds of a record may differ; which images they saw stands in each row."""
+PIXELS = {
+    "10000": "8fc7247f5632582a753a771f110fe27d3df78803",
+    "50000": "952110be75795a001f5f7ee9234458dcb4e6dff1",
+}
+"""Images → the hash of all their pixels, in whatever order: CIFAR-10's training and test images."""
+DEVICE = r"\bH200\b"
+PLAIN: dict[str, Any] = {"pretrained": False, "teacher": None, "stream": False, "validation": 0.0}
+PLAIN |= {"train_split": "train", "policy": "full", "readout": "own", "head": "zero", "device": "auto"}
+"""What the rules say of a run: no pre-training, no teacher, all training images and no others; on the first device."""
+TIMED = 2  # runs of a record, at least, that had warm caches and the machine for themselves
+FREE = {"seed", "data", "workers", "save_every", "keep", "snapshots"}
+"""Settings in which the seeds of a record may differ; their images are compared pixel by pixel."""
 SHAPE = {
     *(
         "image_size",
@@ -73,27 +81,25 @@ def run(
     folder: Path, mark: int, seeds: Sequence[int], data: str, flags: Sequence[str], together: int, caches: Path | None
 ) -> None:
     """Run the seeds of a record, and write its log, config and figures."""
+    source = tree(PACKAGE)
+    if not in_history(source):
+        raise RuntimeError("src/vitreous is not as a commit has it, and a record names its source: commit it first")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as runs, ThreadPoolExecutor(together) as pool:
         kept = Path(runs) / "caches" if caches is None else caches
         try:
             for each in [pool.submit(one, Path(runs), seed, data, flags, kept) for seed in seeds]:
-                found = {**each.result(), "alone": together == 1}
+                found = {**each.result(), "alone": together == 1, "source": source}
                 with (folder / "log.jsonl").open("a") as file:
                     file.write(json.dumps(found) + "\n")
                 print(f"seed {found['seed']}: {found['top1']:.2%}, {found['wall']:.1f} s", flush=True)
         finally:  # after an error no other seed is begun
             pool.shutdown(cancel_futures=True)
-    first = rows_of(folder)[0]
-    described = {
-        "mark": mark,
-        "command": command_of(first["config"]),
-        "source": first["source"],
-        "date": time.strftime("%Y-%m-%d"),
-    }
+    command = command_of(rows_of(folder)[0]["config"], recipe())
+    described = {"mark": mark, "command": command, "source": source, "recipe": recipe()}
+    described["date"] = time.strftime("%Y-%m-%d")
     machine = environment(pick_device("auto"))
-    described |= {name: machine[name] for name in ("processor", "cores", "python", "versions")}
-    write(folder, described)
+    write(folder, described | {name: machine[name] for name in ("processor", "cores", "python")})
 
 
 def one(runs: Path, seed: int, data: str, flags: Sequence[str], caches: Path) -> dict[str, Any]:
@@ -111,19 +117,32 @@ def one(runs: Path, seed: int, data: str, flags: Sequence[str], caches: Path) ->
     epochs = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     config = json.loads((output / "config.json").read_text())
     del config["format"]
-    described = json.loads((output / "model/config.json").read_text())["vitreous"]
+    config["data"] = short_name(config["data"])
     row = {"seed": seed, "top1": result["top1"], "wall": round(wall, 2), "cold": cold, "ready": result["ready"]}
-    row |= {"device": device_name(pick_device("auto")), "source": tree(PACKAGE)}
-    row |= {"classes": list(described["class_names"]), "train_images": described["training"]["training_images"]}
-    return row | {"images": result["images"], "config": config, "epochs": epochs}
+    device = pick_device("auto")
+    row |= {"device": device_name(device), "versions": environment(device)["versions"]}
+    return row | {"pixels": pixels(Path(kept["VITREOUS_CACHE"])), "config": config, "epochs": epochs}
 
 
-def command_of(config: dict[str, Any]) -> str:
+def pixels(caches: Path) -> dict[str, str]:
+    """Hash the decoded images in a folder of caches, in whatever order they stand: their number → the hash."""
+    arrays = [np.load(path, mmap_mode="r") for path in caches.glob("*.npy")]
+    hashes = [sorted(hashlib.sha1(image.tobytes()).digest() for image in array) for array in arrays]
+    return {str(len(each)): hashlib.sha1(b"".join(each)).hexdigest() for each in hashes}
+
+
+def recipe() -> dict[str, Any]:
+    """The recipe's settings, as a file has them."""
+    found: dict[str, Any] = json.loads(json.dumps(RECIPES[RECIPE].config.to_dict()))
+    return found
+
+
+def command_of(config: dict[str, Any], usual: dict[str, Any]) -> str:
     """Write the command of a config: the recipe, and every setting in which it differs and seeds may not."""
-    recipe, words = RECIPES[RECIPE].config.to_dict(), ["vitreous train", RECIPE]
-    for name, value in TrainConfig.from_dict(config).to_dict().items():
+    words = ["vitreous train", RECIPE]
+    for name, value in config.items():
         flag = name.replace("_", "-")
-        if name in FREE or value == recipe[name]:
+        if name in FREE or value == usual.get(name):
             continue
         if isinstance(value, bool):
             words.append(f"--{flag}" if value else f"--no-{flag}")
@@ -139,6 +158,8 @@ def tree(folder: Path) -> str:
         if path.name == "__pycache__":
             continue
         if path.is_dir():
+            if not any(each.is_file() and each.suffix != ".pyc" for each in path.rglob("*")):
+                continue  # git knows no folder without files
             name, mode, found = f"{path.name}/", "40000", tree(path)
         else:
             content = path.read_bytes()
@@ -150,12 +171,15 @@ def tree(folder: Path) -> str:
 
 
 def in_history(source: str) -> bool:
-    """Whether a commit of this checkout has a tree; true where nothing is known, without git or with few commits."""
+    """Whether a commit of this checkout has a tree as its package; true where nothing is known, without the history."""
     git = ["git", "-C", str(PACKAGE)]
-    depth = subprocess.run([*git, "rev-parse", "--is-shallow-repository"], capture_output=True, text=True)
-    if depth.stdout.strip() != "false":
+    if shutil.which("git") is None or not (PAGE.parents[2] / ".git").exists():
         return True
-    log = [*git, "log", "-1", "--format=%H", "-t", f"--find-object={source}"]
+    shallow = subprocess.run([*git, "rev-parse", "--is-shallow-repository"], capture_output=True, text=True)
+    if shallow.stdout.strip() != "false":
+        return True
+    # -m: a merge may be the only commit that has it; the dot: of this folder, not of another
+    log = [*git, "log", "-1", "-m", "-t", "--format=%H", f"--find-object={source}", "--", "."]
     named = re.fullmatch("[0-9a-f]{40}", source) is not None
     return named and bool(subprocess.run(log, capture_output=True, text=True).stdout)
 
@@ -192,8 +216,16 @@ def check(folder: Path) -> list[str]:
     """Compute a record's figures again from its log; return what does not fit the record or the rules."""
     if missing := [name for name in ("log.jsonl", "record.json") if not (folder / name).exists()]:
         return [f"it has no {name}" for name in missing]
-    rows, record = rows_of(folder), json.loads((folder / "record.json").read_text())
-    mark, wrong = record["mark"], []
+    try:
+        rows, record = rows_of(folder), json.loads((folder / "record.json").read_text())
+        return [*check_record(rows, record), *(line for row in rows for line in check_row(row, rows[0]))]
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        return [f"it cannot be read: {type(error).__name__}: {error}"]
+
+
+def check_record(rows: Sequence[dict[str, Any]], record: dict[str, Any]) -> list[str]:
+    """Say what does not fit the log or the rules in a record as a whole."""
+    mark, source, wrong = record["mark"], rows[0]["source"], []
     expected = json.loads(json.dumps(figures(rows, mark)))
     for name, value in expected.items():
         if record.get(name) != value:
@@ -202,62 +234,70 @@ def check(folder: Path) -> list[str]:
         wrong.append(f"{mark:g} % is none of the marks {', '.join(map(str, SEEDS))}")
     elif sorted(row["seed"] for row in rows) != list(range(SEEDS[mark])):
         wrong.append(f"a record of {mark:g} % has the seeds 0 to {SEEDS[mark] - 1}, each once")
-    if len({row["top1"] for row in rows}) == 1:
-        wrong.append("all seeds have one accuracy: they are not different runs")
+    if len({tuple(epoch["loss"] for epoch in row["epochs"]) for row in rows}) < len(rows):
+        wrong.append("two seeds have the same losses: they are not different runs")
     if not expected["p"] < LEVEL:
         wrong.append(f"p = {expected['p']}: a mean below {mark:g} % is not ruled out")
-    if not expected["timed"]:
-        wrong.append("no run had the machine for itself")
-    first, source = rows[0]["config"], rows[0]["source"]
-    if source == tree(PACKAGE) and record["command"] != (
-        command := command_of(first)
-    ):  # else the recipe may be another
+    if expected["timed"] < TIMED:
+        wrong.append(f"{expected['timed']} of its runs had warm caches and the machine for itself, not {TIMED} or more")
+    if record["command"] != (command := command_of(rows[0]["config"], record["recipe"])):
         wrong.append(f"the command is {record['command']}, the log's {command}")
-    if record.get("source") != source or not in_history(source):
+    if record["source"] != source or not in_history(source):
         wrong.append(f"the source of the log, {source}, is not that of the record and of a commit")
-    for row in rows:
-        config, epochs = row["config"], row["epochs"]
-        name = f"seed {row['seed']}"
-        if missing := {"model", "epochs", "seed", *PLAIN} - set(config):
-            wrong.append(f"{name}: settings are missing: {', '.join(sorted(missing))}")
-            continue
-        shape = variant(config["model"])
-        if DEVICE not in row["device"] or (row["device"], row["source"]) != (rows[0]["device"], rows[0]["source"]):
-            wrong.append(
-                f"{name}: {row['device']} with {row['source']}, where one {DEVICE} and one source are expected"
-            )
-        if row["classes"] != CLASSES or row["train_images"] != TRAIN_IMAGES:
-            wrong.append(f"{name}: its {row['train_images']:,} images are not those of CIFAR-10")
-        if config["seed"] != row["seed"]:
-            wrong.append(f"{name}: its config has seed {config['seed']}")
-        if changed := [key for key in sorted({*first, *config} - FREE) if config.get(key, ...) != first.get(key, ...)]:
-            wrong.append(f"{name}: other settings than the first seed's: {', '.join(changed)}")
-        wrong += [f"{name}: {key} is {config[key]}" for key, value in PLAIN.items() if config[key] != value]
-        changed = [key for key, value in asdict(shape).items() if value != asdict(ViTConfig())[key]]
-        if strange := sorted(set(changed) - SHAPE):
-            wrong.append(f"{name}: {config['model']} is no plain ViT: {', '.join(strange)}")
-        if [each["epoch"] for each in epochs] != list(range(1, config["epochs"] + 1)):
-            wrong.append(f"{name}: the log does not have each epoch once")
-        elif epochs[-1].get("test_top1") != row["top1"] or row["images"] != TEST_IMAGES:
-            wrong.append(f"{name}: its accuracy is not that of the last epoch on {TEST_IMAGES:,} test images")
-        if len([each for each in epochs if "test_top1" in each]) != 1:
-            wrong.append(f"{name}: the test images were seen more than once")
-        if not epochs[-1]["seconds"] <= row["wall"]:
-            wrong.append(f"{name}: the clock shows less than the run itself")
+    elif source == tree(PACKAGE) and record["recipe"] != recipe():
+        wrong.append("its recipe is not that of its source")
     return wrong
 
 
+def check_row(row: dict[str, Any], first: dict[str, Any]) -> list[str]:
+    """Say what does not fit the rules in one seed's row of a log, or differs from the first seed's."""
+    config, epochs, wrong = row["config"], row["epochs"], []
+    if missing := {"model", "epochs", "seed", *PLAIN} - set(config):
+        return [f"seed {row['seed']}: settings are missing: {', '.join(sorted(missing))}"]
+    shape = variant(config["model"])
+    if not re.search(DEVICE, row["device"]):
+        wrong.append(f"{row['device']} is not one H200")
+    wrong += [
+        f"another {key} than the first seed's" for key in ("device", "source", "versions") if row[key] != first[key]
+    ]
+    if row["pixels"] != PIXELS:
+        wrong.append("its images are not those of CIFAR-10")
+    if config["seed"] != row["seed"]:
+        wrong.append(f"its config has seed {config['seed']}")
+    settings = sorted({*first["config"], *config} - FREE)
+    if changed := [key for key in settings if config.get(key, ...) != first["config"].get(key, ...)]:
+        wrong.append(f"other settings than the first seed's: {', '.join(changed)}")
+    wrong += [f"{key} is {config[key]}" for key, value in PLAIN.items() if config[key] != value]
+    changed = [key for key, value in asdict(shape).items() if value != asdict(ViTConfig())[key]]
+    if strange := sorted(set(changed) - SHAPE):
+        wrong.append(f"{config['model']} is no plain ViT: {', '.join(strange)}")
+    if [each["epoch"] for each in epochs] != list(range(1, config["epochs"] + 1)):
+        wrong.append("the log does not have each epoch once")
+    elif epochs[-1].get("test_top1") != row["top1"]:
+        wrong.append("its accuracy is not that of the last epoch")
+    hits = row["top1"] * TEST_IMAGES
+    if not 0 <= row["top1"] <= 1 or abs(hits - round(hits)) > 1e-3:
+        wrong.append(f"{row['top1']} is no share of {TEST_IMAGES:,} images")
+    if any(name.startswith("test_") for each in epochs[:-1] for name in each):
+        wrong.append("the test images were seen more than once")
+    clock = [0.0, *(each["seconds"] for each in epochs), row["wall"]]
+    if clock != sorted(clock) or not 0 <= row["ready"] <= row["wall"]:
+        wrong.append("the clock shows less than the run itself")
+    return [f"seed {row['seed']}: {line}" for line in wrong]
+
+
 def table() -> str:
-    """Write the table of all records, the fastest of each mark first."""
-    heads = ("mark", "seconds, warm", "cold", "mean of the seeds", "95 % interval", "p", "what", "date")
+    """Write the table of all records that stand, the fastest of each mark first."""
+    heads = ("mark", "seconds, warm (runs)", "cold", "mean (seeds)", "95 % interval", "p", "what", "date")
     lines = [f"| {' | '.join(heads)} |", "|--:|--:|--:|--:|---|--:|---|---|"]
-    records = [(json.loads(path.read_text()), path.parent.name) for path in PAGE.parent.glob("*/record.json")]
+    folders = [path.parent for path in PAGE.parent.glob("*/record.json") if not check(path.parent)]
+    records = [(json.loads((folder / "record.json").read_text()), folder.name) for folder in folders]
     if not records:
         return "None yet."
     for record, name in sorted(records, key=lambda each: (each[0]["mark"], each[0]["seconds"])):
         low, high = record["interval"]
         cold = "–" if record["cold_seconds"] is None else f"{record['cold_seconds']:.0f}"
-        cells = [f"{record['mark']:g} %", f"**{record['seconds']:.1f}**", cold]
+        cells = [f"{record['mark']:g} %", f"**{record['seconds']:.1f}** ({record['timed']})", cold]
         cells += [f"{record['mean']:.2f} % ({record['seeds']})", f"{low:.2f} to {high:.2f}", f"{record['p']:.2g}"]
         lines.append("| " + " | ".join([*cells, f"[{name}]({name}/): `{record['command']}`", record["date"]]) + " |")
     return "\n".join(lines)
@@ -295,11 +335,7 @@ def main() -> None:
     else:
         wrong = {str(folder): check(folder) for folder in given.folders}
         for folder, lines in wrong.items():
-            print(
-                "\n".join(
-                    [f"{folder}: {'stands' if not lines else 'does not stand'}", *(f"  {line}" for line in lines)]
-                )
-            )
+            print(f"{folder}: {'does not stand' if lines else 'stands'}", *lines, sep="\n  ")
         sys.exit(any(wrong.values()))
 
 

@@ -5,13 +5,12 @@ import importlib
 import json
 import os
 import re
+import shutil
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
-
-from vitreous.training.recipes import RECIPES
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -60,6 +59,8 @@ def test_the_records_kept_here_stand_and_their_table_is_current(records):
 
 def test_a_folders_hash_is_gits(records, tmp_path):
     (tmp_path / "a/b/__pycache__").mkdir(parents=True)
+    (tmp_path / "gone/__pycache__").mkdir(parents=True)
+    (tmp_path / "gone/__pycache__/d.pyc").touch()  # git leaves it behind when a module moves
     for name in ("a/b.py", "a/b/c.py", "a/b-d.py", "run", "a/b/__pycache__/c.pyc"):
         (tmp_path / name).write_text(f"{name} ü")
     (tmp_path / "run").chmod(0o755)
@@ -77,10 +78,11 @@ def record(records, tmp_path, monkeypatch):
     """A record of three seeds of two epochs, as `run` would write it, and a call that changes its log."""
 
     def row(seed):
-        config = replace(RECIPES["cifar10-speedrun"].config, epochs=2, seed=seed, data=f"folder-{seed}").to_dict()
-        epochs = [{"epoch": 1, "seconds": 5.0}, {"epoch": 2, "seconds": 9.0, "test_top1": 0.941 + 0.001 * seed}]
-        found = {"seed": seed, "top1": epochs[1]["test_top1"], "wall": 20.0 + seed, "images": 10_000}
-        found |= {"classes": records.CLASSES, "train_images": 50_000, "device": "one H200", "source": "abc"}
+        config = {**records.recipe(), "epochs": 2, "seed": seed, "data": f"folder-{seed}"}
+        epochs = [{"epoch": 1, "loss": 2.0 - 0.01 * seed, "seconds": 5.0}, {"epoch": 2, "loss": 1.5, "seconds": 9.0}]
+        epochs[1]["test_top1"] = round(0.941 + 0.001 * seed, 3)
+        found = {"seed": seed, "top1": epochs[1]["test_top1"], "wall": 20.0 + seed, "ready": 4.0}
+        found |= {"pixels": records.PIXELS, "device": "one H200", "source": "abc", "versions": {"torch": "2.11"}}
         return {**found, "config": config, "epochs": epochs, "alone": True, "cold": seed == 0}
 
     monkeypatch.setattr(records, "in_history", lambda source: source == "abc")
@@ -88,12 +90,16 @@ def record(records, tmp_path, monkeypatch):
 
     def write(change=lambda rows: None, mark=94, command="vitreous train cifar10-speedrun --epochs 2"):
         rows = [row(seed) for seed in range(records.SEEDS.get(mark, 3))]
-        described = {"mark": mark, "command": command, "source": "abc", **records.figures(rows, mark)}
+        described = {"mark": mark, "command": command, "source": "abc", "recipe": records.recipe()}
+        described["date"] = "2026-11-19"
+        described |= records.figures(rows, mark)
         change(rows)
-        (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
-        (tmp_path / "record.json").write_text(json.dumps(described))
-        return records.check(tmp_path)
+        (write.folder / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        (write.folder / "record.json").write_text(json.dumps(described))
+        return records.check(write.folder)
 
+    write.folder = tmp_path / "record"
+    write.folder.mkdir()
     return write
 
 
@@ -108,13 +114,19 @@ def test_a_record_that_fits_its_log_stands(record):
         (lambda rows: rows[1].update(wall=30.0), "seconds is 25.0, the log gives 26"),
         (lambda rows: rows[2].update(seed=1), "has the seeds 0 to 9, each once"),
         (lambda rows: rows.pop(), "has the seeds 0 to 9, each once"),
-        (lambda rows: [row.update(top1=0.95) for row in rows], "one accuracy"),
-        (lambda rows: rows[3].update(classes=["0", "1"]), "are not those of CIFAR-10"),
-        (lambda rows: rows[3].update(train_images=60_000), "are not those of CIFAR-10"),
-        (lambda rows: rows[3].update(device="another H200"), "one source are expected"),
-        (lambda rows: rows[3].update(source="def"), "one source are expected"),
+        (lambda rows: rows[1].update(top1=1.5), "1.5 is no share of 10,000 images"),
+        (lambda rows: rows[1].update(top1=0.94215), "is no share of 10,000 images"),
+        (lambda rows: rows[1]["epochs"][0].update(loss=2.0), "two seeds have the same losses"),
+        (lambda rows: rows[3].update(pixels={"50000": "0"}), "are not those of CIFAR-10"),
+        (lambda rows: rows[3].update(device="another H200"), "another device than the first seed's"),
+        (lambda rows: rows[3].update(source="def"), "another source than the first seed's"),
+        (lambda rows: rows[3].update(versions={"torch": "2.15"}), "another versions than the first seed's"),
         (lambda rows: [row.update(source="def") for row in rows], "not that of the record and of a commit"),
-        (lambda rows: [row.update(device="8 x B200") for row in rows], "where one H200"),
+        (lambda rows: [row.update(device="NVIDIA GH200 480GB") for row in rows], "GH200 480GB is not one H200"),
+        (lambda rows: rows[3]["config"].update(readout="attention"), "readout is attention"),
+        (lambda rows: rows[3]["config"].update(device="cuda:1"), "device is cuda:1"),
+        (lambda rows: rows[3]["config"].update(model="resnet18_small"), "it cannot be read: ValueError"),
+        (lambda rows: rows[3].pop("wall"), "it cannot be read: KeyError: 'wall'"),
         (lambda rows: rows[3]["config"].pop("clip"), "other settings than the first seed's: clip"),
         (lambda rows: rows[3]["config"].pop("teacher"), "settings are missing: teacher"),
         (lambda rows: [row["config"].update(clip=2.0) for row in rows], "the log's .* --epochs 2 .*--clip 2.0"),
@@ -125,19 +137,53 @@ def test_a_record_that_fits_its_log_stands(record):
         (lambda rows: rows[0]["epochs"].pop(0), "the log does not have each epoch once"),
         (lambda rows: rows[0]["epochs"][0].update(test_top1=0.5), "the test images were seen more than once"),
         (lambda rows: rows[0].update(wall=8.0), "the clock shows less than the run"),
-        (lambda rows: [row.update(alone=False) for row in rows], "no run had the machine for itself"),
+        (lambda rows: rows[0].update(ready=30.0), "the clock shows less than the run"),
+        (lambda rows: rows[0]["epochs"][0].update(seconds=10.0), "the clock shows less than the run"),
+        (lambda rows: [row.update(alone=row["seed"] == 1) for row in rows], "1 of its runs had warm caches"),
     ],
 )
 def test_a_record_that_was_changed_does_not(record, change, found):
     assert any(re.search(found, line) for line in record(change)), record(change)
 
 
-def test_the_command_names_every_setting_that_is_not_the_recipes(records, record):
-    config = replace(RECIPES["cifar10-speedrun"].config, learning_rate=3e-3, compile=False, seed=7, fused=False)
+def test_the_command_names_every_setting_that_is_not_the_recipes(records, record, monkeypatch):
+    changes = {"learning_rate": 3e-3, "compile": False, "seed": 7, "fused": False}
     command = "vitreous train cifar10-speedrun --learning-rate 0.003 --no-compile --no-fused"
-    assert sorted(records.command_of(config.to_dict()).split()) == sorted(command.split())
-    assert any("the command is" in line for line in record(command="vitreous train cifar10-speedrun"))
+    assert sorted(records.command_of(records.recipe() | changes, records.recipe()).split()) == sorted(command.split())
     assert any("the command is" in line for line in record(command="vitreous train cifar10-speedrun --epochs 7"))
+    monkeypatch.setattr(records, "tree", lambda folder: "a later source")
+    assert any("the command is" in line for line in record(command="vitreous train cifar10-speedrun"))
+    assert record() == []
+
+
+def test_a_record_keeps_the_recipe_of_its_source(records, record, monkeypatch):
+    now = records.recipe()
+    monkeypatch.setattr(records, "recipe", lambda: {**now, "clip": 5.0})
+    command = "vitreous train cifar10-speedrun --epochs 2"
+    assert record(command=command) == []
+    kept = json.loads((record.folder / "record.json").read_text())
+    (record.folder / "record.json").write_text(json.dumps({**kept, "recipe": now}))
+    assert any("its recipe is not that of its source" in line for line in records.check(record.folder))
+
+
+def test_the_table_has_the_records_that_stand(records, record, monkeypatch):
+    monkeypatch.setattr(records, "PAGE", record.folder.parent / "README.md")
+    assert record() == []
+    (record.folder.parent / "begun").mkdir(exist_ok=True)
+    (record.folder.parent / "begun/record.json").write_text("{}")
+    rows = [line for line in records.table().splitlines() if line.startswith("| 94")]
+    assert len(rows) == 1
+    assert "**25.0** (9)" in rows[0]
+
+
+def test_the_images_of_a_run_are_known_by_their_pixels_in_any_order(records, tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (6, 3, 4, 4), dtype=np.uint8)
+    found = []
+    for name, array in (("a", images), ("b", images[::-1]), ("c", np.vstack([images[:5], images[:1]]))):
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "cache.npy", array)
+        found.append(records.pixels(tmp_path / name))
+    assert found[0] == found[1] != found[2]
 
 
 def test_flags_of_a_run_follow_two_dashes(records, monkeypatch):
@@ -157,18 +203,54 @@ def test_no_seed_is_begun_after_one_that_failed(records, monkeypatch, tmp_path):
         raise RuntimeError(f"seed {seed} failed")
 
     monkeypatch.setattr(records, "one", one)
+    monkeypatch.setattr(records, "in_history", lambda source: True)
     with pytest.raises(RuntimeError, match="seed 0 failed"):
         records.run(tmp_path, 94, range(10), "here", [], 1, None)
     assert len(begun) <= 2  # the next may have begun while the first one's error was raised
 
 
-def test_a_source_is_one_that_a_commit_has(records):
+def test_a_source_that_no_commit_has_is_not_run(records, monkeypatch, tmp_path):
+    monkeypatch.setattr(records, "in_history", lambda source: False)
+    with pytest.raises(RuntimeError, match="commit it first"):
+        records.run(tmp_path / "record", 94, range(10), "here", [], 1, None)
+    assert not (tmp_path / "record").exists()
+
+
+def test_a_source_is_one_that_a_commit_has(records, monkeypatch):
     git = ["git", "-C", str(BENCHMARKS), "rev-parse", "--is-shallow-repository"]
     if subprocess.run(git, capture_output=True, text=True).stdout.strip() != "false":
         pytest.skip("here is no git, or not the whole history")
     words = ["git", "-C", str(BENCHMARKS.parent), "rev-parse", "HEAD:src/vitreous"]
     assert records.in_history(subprocess.run(words, capture_output=True, text=True).stdout.strip())
     assert not any(map(records.in_history, ("HEAD:src", "HEAD", "", "0" * 40)))
+    words[-1] = "HEAD:docs"
+    assert not records.in_history(subprocess.run(words, capture_output=True, text=True).stdout.strip())
+    monkeypatch.setattr(records.shutil, "which", lambda name: None)
+    assert records.in_history("0" * 40)
+
+
+def test_a_source_is_found_where_only_a_merge_has_it(records, monkeypatch, tmp_path):
+    if shutil.which("git") is None:
+        pytest.skip("here is no git")
+
+    def git(*words):
+        who = ("-c", "user.name=a", "-c", "user.email=a@b")
+        done = subprocess.run(["git", "-C", str(tmp_path), *who, *words], check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    (tmp_path / "results/records").mkdir(parents=True)
+    (tmp_path / "src").mkdir()
+    git("init", "-b", "main")
+    for branch, name in (("main", "a"), ("side", "b"), ("main", "c")):
+        git("checkout", *(["-B", branch] if name != "c" else [branch]))
+        (tmp_path / "src" / name).write_text(name)
+        git("add", ".")
+        git("commit", "-m", name)
+    git("merge", "side", "-m", "both")
+    monkeypatch.setattr(records, "PACKAGE", tmp_path / "src")
+    monkeypatch.setattr(records, "PAGE", tmp_path / "results/records/README.md")
+    assert records.in_history(git("rev-parse", "HEAD:src"))
+    assert not records.in_history("0" * 40)
 
 
 def test_a_mean_that_chance_may_have_lifted_over_the_mark_is_no_record(record):
