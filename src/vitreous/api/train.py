@@ -204,8 +204,8 @@ def finetune(
     if config.stream:
         config = finetune_config(policy, task=train_stream(config, root).task).with_settings(**settings)
     else:
-        images, _ = open_data(config, root)
-        config = finetune_config(policy, len(images), images.task).with_settings(**settings)
+        images, held_out = open_data(config, root)
+        config = finetune_config(policy, len(images), images.task, len(held_out)).with_settings(**settings)
     return _run(config, run_name(data), output, data_root, listeners, progress)
 
 

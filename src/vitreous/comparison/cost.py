@@ -26,6 +26,7 @@ from vitreous.benchmarking.timing import interleave
 from vitreous.comparison.entrants import EVALUATIONS, SMALL, with_epochs
 from vitreous.runtime.device import device_name, pick_device, synchronize
 from vitreous.runtime.files import write_json
+from vitreous.training.config import evaluation_interval
 from vitreous.training.listeners import Listener
 from vitreous.training.setup import TrainingParts, set_up_run
 from vitreous.weights.load import Model
@@ -141,22 +142,25 @@ def epochs_for(config: TrainConfig, minutes: float, data_root: Path | None, list
     epochs = epochs_in(60 * minutes, parts.steps_per_epoch * update, evaluation, parts.balanced_interval)
     steps = parts.steps_per_epoch
     listener.log(f"{config.model}: {steps} updates of {1000 * update:.1f} ms make an epoch, {epochs} of them fit")
-    return with_epochs(config, epochs)
+    return with_epochs(config, epochs, parts.balanced_interval)
 
 
 def epochs_in(seconds: float, epoch: float, evaluation: float, every: int = 1) -> int:
-    """Count the epochs that fit into a budget of time, with about fifty evaluations, or fewer, `every` so many epochs.
+    """Count the epochs that fit into a budget of time, evaluations included: after `every` so many epochs or more.
 
     >>> epochs_in(100, epoch=9, evaluation=1), epochs_in(1000, epoch=4.5, evaluation=5), epochs_in(1, 9, 1)
-    (10, 166, 1)
+    (10, 162, 1)
     >>> epochs_in(100, epoch=9, evaluation=9), epochs_in(100, epoch=9, evaluation=9, every=3)
     (5, 8)
+    >>> epochs_in(150, epoch=1, evaluation=3, every=3), epochs_in(300, epoch=1, evaluation=10 / 3, every=10)
+    (75, 223)
     """
-    rounds, rest = divmod(seconds, every * epoch + evaluation)
-    count = int(rounds) * every + max(0, int((rest - evaluation) / epoch))  # the last epoch is evaluated too
-    if count > EVALUATIONS:
-        count = max(EVALUATIONS, int((seconds - EVALUATIONS * evaluation) / epoch))
-    return max(1, count)
+
+    def cost(epochs: int) -> float:
+        evaluations = -(-epochs // evaluation_interval(epochs, EVALUATIONS, every))  # the last epoch is evaluated too
+        return epochs * epoch + evaluations * evaluation
+
+    return next((count for count in range(int(seconds / epoch), 1, -1) if cost(count) <= seconds), 1)
 
 
 def time_update(parts: TrainingParts) -> float:

@@ -19,7 +19,7 @@ from vitreous.models.resnet import ResNetConfig, resnet_config
 from vitreous.models.timm_classifier import TimmClassifier, TimmConfig, split_timm
 from vitreous.models.variants import VARIANTS, split_changes, variant
 from vitreous.models.vit_config import ViTConfig
-from vitreous.training.config import NEUTRAL, TrainConfig, spread
+from vitreous.training.config import NEUTRAL, TrainConfig, evaluation_interval
 from vitreous.training.data_check import typical_image
 from vitreous.training.policies import POLICIES
 from vitreous.training.recipes import FINETUNE, POLICY_RATES, RECIPES, finetune_config, for_task, scratch_config
@@ -72,14 +72,17 @@ class Budget:
             raise ValueError(f"--minutes must be above 0, got {self.minutes:g}")
 
 
-def with_epochs(config: TrainConfig, epochs: int) -> TrainConfig:
+def with_epochs(config: TrainConfig, epochs: int, balanced: int = 1) -> TrainConfig:
     """Give an entrant's config another number of epochs; the warm-up keeps its share of them.
+
+    A long run is evaluated `EVALUATIONS` times, but not more often than every `balanced` epochs.
 
     >>> with_epochs(TrainConfig(epochs=40, warmup=4), 20).warmup
     2.0
     """
     warmup = round(config.warmup * epochs / config.epochs, 4)
-    return replace(config, epochs=epochs, warmup=warmup, evaluate_every=spread(EVALUATIONS, epochs))
+    every = evaluation_interval(epochs, EVALUATIONS, balanced) if epochs >= 2 * EVALUATIONS else 0
+    return replace(config, epochs=epochs, warmup=warmup, evaluate_every=every)
 
 
 @dataclass(frozen=True)

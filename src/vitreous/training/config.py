@@ -305,10 +305,19 @@ NEUTRAL = frozenset({"save_every", "keep", "workers", "log", "device", "parallel
 `parallel`)."""
 
 
-def spread(times: int, epochs: int) -> int:
-    """Return `TrainConfig.evaluate_every` for about so many evaluations of a run; 0 where that is after each epoch.
+def balanced_interval(learned: int, held_out: int) -> int:
+    """Return in how many epochs a run learns from about as many images as an evaluation answers; at least one.
 
-    >>> spread(8, 40), spread(8, 15)
-    (5, 0)
+    >>> balanced_interval(2040, 6149), balanced_interval(50_000, 10_000)
+    (3, 1)
     """
-    return epochs // times if epochs >= 2 * times else 0
+    return max(1, round(held_out / learned))
+
+
+def evaluation_interval(epochs: int, evaluations: int, balanced: int = 1) -> int:
+    """Return the epochs between two evaluations of a run: at least `balanced`, and for a long run about so many in all.
+
+    >>> evaluation_interval(40, 8), evaluation_interval(15, 8), evaluation_interval(15, 8, balanced=3)
+    (5, 1, 3)
+    """
+    return max(balanced, epochs // evaluations if epochs >= 2 * evaluations else 1)

@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vitreous.training.config import TrainConfig, spread
+from vitreous.training.config import TrainConfig, balanced_interval, evaluation_interval
 
 
 @dataclass(frozen=True)
@@ -302,11 +302,13 @@ def for_task(config: TrainConfig, task: str) -> TrainConfig:
     return replace(config, crop=None if config.crop is None else crop)
 
 
-def finetune_config(policy: str = FINETUNE.policy, images: int | None = None, task: str = "classify") -> TrainConfig:
+def finetune_config(
+    policy: str = FINETUNE.policy, images: int | None = None, task: str = "classify", held_out: int = 0
+) -> TrainConfig:
     """Return the defaults of `finetune` for a policy, with its learning rate, a number of training images and a task.
 
     Few images are seen more often, in smaller batches, with whole targets: the answers become confident
-    (results/small_folders.md).
+    (results/small_folders.md). They are evaluated a few times, and less often beside many images held out.
 
     >>> finetune_config("last:2").learning_rate
     0.0002
@@ -326,7 +328,7 @@ def finetune_config(policy: str = FINETUNE.policy, images: int | None = None, ta
         batch_size=min(batch, max(1, images)),
         epochs=epochs,
         warmup=epochs / 10,
-        evaluate_every=spread(8, epochs),
+        evaluate_every=evaluation_interval(epochs, 8, balanced_interval(images, held_out)),
         label_smoothing=0.0,
         snapshots=4,  # with few steps between them, taking twelve would take as long as the training
     )

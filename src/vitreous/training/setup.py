@@ -24,7 +24,7 @@ from vitreous.speed.training_forward import caching_gradients
 from vitreous.training.batch_size import settle_batch_size
 from vitreous.training.batches import BatchSource
 from vitreous.training.checkpoint import TrainingState
-from vitreous.training.config import TrainConfig
+from vitreous.training.config import TrainConfig, balanced_interval
 from vitreous.training.data_check import are_unequal, check_images_left, check_size, data_remarks
 from vitreous.training.evaluation import Evaluator, check_measurable
 from vitreous.training.listeners import Listener
@@ -73,8 +73,8 @@ class TrainingParts:
 
     @property
     def balanced_interval(self) -> int:
-        """Epochs in which a run learns from about as many images as an evaluation answers; at least one."""
-        return max(1, round(len(self.test_data) / len(self.train_data)))
+        """Epochs in which the run learns from about as many images as an evaluation answers."""
+        return balanced_interval(len(self.train_data), len(self.test_data))
 
     @cached_property
     def data_hash(self) -> str:
