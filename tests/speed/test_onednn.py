@@ -79,6 +79,9 @@ def test_only_large_products_of_fp32_are_onednns(calls):
         nn.Linear(192, 192, dtype=torch.float64)(torch.randn(300, 192, dtype=torch.float64))
         with torch.autocast("cpu", torch.bfloat16):
             assert layer(torch.randn(300, 192)).dtype == torch.bfloat16
+        for bias in (torch.randn(192, 3)[:, 0], torch.randn(1).expand(192)):  # oneDNN would read other numbers
+            x = torch.randn(300, 192)
+            assert torch.allclose(F.linear(x, layer.weight, bias), x @ layer.weight.T + bias, atol=1e-5)
         assert calls == []
         layer(torch.randn(300, 192))
         assert calls == [(300, 192)]

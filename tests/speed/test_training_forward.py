@@ -57,6 +57,7 @@ def kernel(request, monkeypatch):
     if request.param:
         monkeypatch.setattr(training_forward, "has_triton", lambda device: True)
         monkeypatch.setattr(training_forward, "KERNEL_TYPES", (torch.float32,))
+        monkeypatch.setattr(training_forward, "_multiplies_bf16", lambda device: True)
     return request.param
 
 
@@ -200,8 +201,14 @@ def test_attentions_kernel_is_taken_for_few_tokens_in_half_precision_on_a_gpu(mo
         return training_forward.takes_kernel(model, torch.device(device), dtype)
 
     monkeypatch.setattr(fused_ops, "TRITON", True)
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    assert not takes()  # its matrix units have no bf16
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     assert takes()
     assert takes(rope="dinov3", width=96)
+    assert takes(heads=1, width=128)
+    assert not takes(rope="dinov3", heads=1, width=256)  # four halves do not fit into a multiprocessor
     assert not takes(torch.float32)  # Triton would multiply with fewer digits
     assert not takes(device="cpu")
     assert not takes(image_size=32)  # 65 tokens

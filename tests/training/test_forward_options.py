@@ -13,6 +13,7 @@ from vitreous.data.datasets import open_dataset
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.speed import onednn, training_forward
+from vitreous.speed.training_forward import has_narrow_heads
 from vitreous.training import batch_size, model
 from vitreous.training.loop import train
 from vitreous.training.model import build_model
@@ -86,6 +87,15 @@ def test_lora_trains_by_onednn(zoo, tmp_path, products):
     pytest.importorskip("peft")
     train(tiny(zoo, policy="lora"), tmp_path / "run")
     assert products
+
+
+@pytest.mark.slow
+def test_narrow_heads_are_recomputed_by_the_attention_of_the_forward_pass(zoo, tmp_path):
+    narrow = tiny(zoo, model="vit_pico_patch2_8:heads=8")
+    assert has_narrow_heads(parts_of(narrow).model)
+    train(narrow, tmp_path / "kept")
+    train(replace(narrow, recompute=True), tmp_path / "again")
+    torch.testing.assert_close(losses(tmp_path / "kept"), losses(tmp_path / "again"), rtol=0, atol=1e-5)
 
 
 @pytest.mark.slow

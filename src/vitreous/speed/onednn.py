@@ -94,6 +94,8 @@ def _suits(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
     """Return whether oneDNN may compute a linear layer: plain fp32 tensors on the CPU, large enough."""
     if x.dtype != torch.float32 or weight.dtype != torch.float32 or x.device.type != "cpu" or x.dim() < 2:
         return False
+    if bias is not None and (bias.dtype != torch.float32 or bias.dim() != 1 or not bias.is_contiguous()):
+        return False  # oneDNN would read other numbers
     plain = type(x) is Tensor and type(weight) in (Tensor, nn.Parameter)
     return plain and x.numel() * len(weight) >= LARGE and not torch.is_autocast_enabled("cpu")
 

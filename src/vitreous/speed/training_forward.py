@@ -9,7 +9,7 @@ between blocks are bf16 too.
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 import torch._functorch.config
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from vitreous.models.hooks import hooks_active
@@ -29,6 +30,7 @@ from vitreous.speed.onednn import onednn_products
 FEW_TOKENS = 64  # whose whole matrix of attention one program of a kernel holds
 HEAD_WIDTHS = (16, 32, 64, 128)  # that Triton multiplies
 KERNEL_TYPES = (torch.bfloat16, torch.float16)
+NARROW = 16  # channels of a head below which torch's fused attention is slower on a CPU than plain products
 
 
 def training_logits(
@@ -67,8 +69,8 @@ def training_logits(
             step = partial(run_fused, block, kernel, turns, _draw(block, x), _draw(block, x))
         else:
             step = partial(_whole, block)
-        if recompute and not in_parts:  # compiled code keeps torch's products
-            step = partial(_by_onednn, step)
+        if recompute and x.device.type == "cpu" and not in_parts and not torch.compiler.is_compiling():
+            step = partial(on_cpu, step, has_narrow_heads(model))  # also in the backward pass
         x = again(step, x) if recompute else step(x)
     return answer(model, read, others, x)
 
@@ -100,10 +102,18 @@ def _draw(block: Any, x: Tensor) -> Tensor:
     return x.new_ones(len(x), 1, 1) if factor is None else factor
 
 
-def _by_onednn(step: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Run a block whose products the same library must compute when it is recomputed, in the backward pass."""
+def has_narrow_heads(model: nn.Module) -> bool:
+    """Return whether plain products are the fastest attention for a network that trains on a CPU."""
+    return isinstance(model, ViT) and model.config.width // model.config.heads < NARROW
+
+
+def on_cpu(step: Callable[[Tensor], Tensor], narrow: bool, x: Tensor) -> Tensor:
+    """Run a part of a training step on a CPU with its fastest products, and attention for `narrow` heads."""
     with onednn_products(x.device):
-        return step(x)
+        if not narrow:
+            return step(x)
+        with sdpa_kernel(SDPBackend.MATH):
+            return step(x)
 
 
 def _whole(block: Any, x: Tensor) -> Tensor:
@@ -161,10 +171,8 @@ def caching_gradients() -> AbstractContextManager[object]:
 
     The next run then starts some seconds earlier. torch hashes the traced code of such gradients with the rest.
     """
-    context: AbstractContextManager[object] = torch._functorch.config.patch(
-        autograd_cache_allow_custom_autograd_functions=True
-    )
-    return context
+    name, config = "autograd_cache_allow_custom_autograd_functions", torch._functorch.config
+    return config.patch(name, True) if hasattr(config, name) else nullcontext()
 
 
 def _block(block: Any, kernel: bool, turns: Tensor | None, first: Tensor, second: Tensor, x: Tensor) -> Tensor:
@@ -199,9 +207,15 @@ def takes_kernel(model: ViT, device: torch.device, dtype: torch.dtype) -> bool:
         return False
     if config.attention_dropout or config.qk_norm:
         return False
-    if model.rope is None:
-        return width in HEAD_WIDTHS
-    return _turns(model) is not None and width // 2 in HEAD_WIDTHS  # its halves are multiplied separately
+    if model.rope is not None:  # halves are multiplied separately; four of a wide head are too much for a GPU's caches
+        return _turns(model) is not None and width // 2 in HEAD_WIDTHS[:-1] and _multiplies_bf16(device)
+    return width in HEAD_WIDTHS and _multiplies_bf16(device)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _multiplies_bf16(device: torch.device) -> bool:
+    """Return whether a GPU's matrix units take bf16 in training, as Triton wants it: NVIDIA's from Ampere on."""
+    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def _turns(model: ViT) -> Tensor | None:

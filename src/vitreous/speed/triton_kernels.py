@@ -59,7 +59,7 @@ def gelu(x: Tensor) -> Tensor:
     y, block = torch.empty_like(x), 2048
     with _on(x):
         _gelu[(triton.cdiv(x.numel(), block),)](
-            x, y, x.numel(), RATE, *HALVES, APPROXIMATE=x.is_cuda, BLOCK=block, num_warps=4
+            x, y, x.numel(), RATE, *HALVES, APPROXIMATE=_has_ptx(x), BLOCK=block, num_warps=4
         )
     return y
 
@@ -93,7 +93,7 @@ def gelu_backward(x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     with _on(x):
         _gelu_backward[(programs, triton.cdiv(columns, COLUMNS))](
             x, dy, dx, y, sums, rows, columns, RATE, *HALVES,
-            APPROXIMATE=x.is_cuda, ROWS=ROWS, COLUMNS=COLUMNS, num_warps=8,
+            APPROXIMATE=_has_ptx(x), ROWS=ROWS, COLUMNS=COLUMNS, num_warps=8,
         )  # fmt: skip
     return dx, y, sums
 
@@ -305,6 +305,11 @@ def attend_backward(
             HEADS=heads, WIDTH=width, TOKENS=max(16, triton.next_power_of_2(tokens)), num_warps=4,
         )  # fmt: skip
     return out, sums
+
+
+def _has_ptx(x: Tensor) -> bool:
+    """Return whether Triton kernels for a tensor may have NVIDIA's instructions; ROCm calls its devices CUDA too."""
+    return x.is_cuda and torch.version.hip is None
 
 
 def _on(x: Tensor) -> Any:

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from vitreous.data.image_dataset import ImageDataset
 from vitreous.data.preprocess import STATISTICS, Preprocess
@@ -23,8 +22,7 @@ from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.predict.words import begin_with_words
 from vitreous.runtime.wording import count
-from vitreous.speed.onednn import onednn_products
-from vitreous.speed.training_forward import shares_graph, training_logits
+from vitreous.speed.training_forward import has_narrow_heads, on_cpu, shares_graph, training_logits
 from vitreous.training.config import TrainConfig
 from vitreous.training.stream_batches import StreamedData
 from vitreous.weights.card import Card
@@ -39,7 +37,6 @@ FUSED = {
     "branch_bias": True,
 }
 """What `fused` needs of a ViT whose blocks are plain: its kernels are in `speed/training_forward.py`."""
-NARROW = 16  # torch's fused CPU attention is slower than plain products for heads narrower than this
 SMALL = 64  # up to this size images are not cropped; larger ones lose an eighth at the edges, as usual
 
 Forward = Callable[[Model, Tensor], Tensor]
@@ -229,7 +226,7 @@ def choose_forward(
         return call_model
     if not isinstance(model, ViT):
         if device.type == "cpu":
-            return _by_onednn(call_model)
+            return _on_cpu(call_model)
         return _call_channels_last if is_convolutional(model) else call_model
     forward: Forward = logits_only if device.type == "cpu" else call_model
     in_parts = config is not None and compiles_parts(model, config)
@@ -239,25 +236,12 @@ def choose_forward(
         forward = partial(training_logits, residual=residual, **options)  # type: ignore[arg-type]
     if device.type != "cpu" or in_parts:  # compiled code keeps torch's products
         return forward
-    shape = model.config
-    if not isinstance(shape, ViTConfig) or shape.width // shape.heads >= NARROW:
-        return _by_onednn(forward)
-
-    def with_plain_attention(model: Model, x: Tensor) -> Tensor:
-        with sdpa_kernel(SDPBackend.MATH):
-            return forward(model, x)
-
-    return _by_onednn(with_plain_attention)
+    return _on_cpu(forward)
 
 
-def _by_onednn(forward: Forward) -> Forward:
-    """Have oneDNN compute the linear layers of a run's forward pass, and their gradients, where it is faster."""
-
-    def by_onednn(model: Model, x: Tensor) -> Tensor:
-        with onednn_products(x.device):
-            return forward(model, x)
-
-    return by_onednn
+def _on_cpu(forward: Forward) -> Forward:
+    """Have a run's forward pass, and its gradients, use a CPU's fastest products and attention."""
+    return lambda model, x: on_cpu(partial(forward, model), has_narrow_heads(model), x)
 
 
 def compiles_parts(model: Model, config: TrainConfig) -> bool:
