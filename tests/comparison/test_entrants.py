@@ -5,6 +5,7 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
+from tiny_sets import make_folder
 
 from vitreous.comparison import entrants
 from vitreous.comparison.entrants import (
@@ -16,7 +17,9 @@ from vitreous.comparison.entrants import (
     find_entrant,
     split_policy,
 )
+from vitreous.data.splits import open_split
 from vitreous.models.resnet import ResNet, ResNetConfig
+from vitreous.training.recipes import finetune_config
 
 SAME = ("shift", "flip", "crop", "augment", "magnitude", "erasing", "mixup", "cutmix", "mix_share", "label_smoothing")
 VIT, RESNET = find_entrant("vit_micro_patch4_32"), find_entrant("resnet18_small")
@@ -194,3 +197,12 @@ def test_grey_images_stay_grey_if_every_model_begins_from_scratch():
     for models, channels in (((VIT, RESNET), 1), ((VIT, TUNED_RESNET), None)):
         configs = configure(Budget("mnist", recipe="mnist-20-epochs"), models)
         assert [config.channels for config in configs] == [channels] * 2
+
+
+def test_a_small_folder_gets_the_steps_that_finetune_would_give_it(tmp_path):
+    learned, _ = open_split(str(make_folder(tmp_path / "zoo", {"cat": 15, "dog": 15, "owl": 15})), None)
+    _, found = choose_recipe(Budget("folder"), (TUNED, RESNET), learned)
+    usual = finetune_config(images=len(learned))
+    assert (found.batch_size, found.epochs, found.warmup) == (usual.batch_size, usual.epochs, usual.warmup)
+    assert found.batch_size < 10
+    assert found.label_smoothing == choose_recipe(Budget("folder"), (TUNED, RESNET))[1].label_smoothing

@@ -1,6 +1,7 @@
 """Datasets by name: what a name means."""
 
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,10 +10,13 @@ from tiny_sets import make_folder
 from vitreous.data.datasets import DATASETS, open_dataset
 
 
-def test_a_folder_comes_before_a_dataset_of_the_same_name(tmp_path, monkeypatch):
+def test_a_name_that_is_a_dataset_and_a_folder_is_asked_about(tmp_path, monkeypatch):
     make_folder(tmp_path / "digits", {"a": 1, "b": 1})
     monkeypatch.chdir(tmp_path)
-    assert open_dataset("digits").class_names == ("a", "b")
+    with pytest.raises(ValueError, match=r"digits is a dataset, and a folder here: write \./digits for the folder"):
+        open_dataset("digits")
+    for folder in ("./digits", "digits/", Path("digits")):
+        assert open_dataset(folder).class_names == ("a", "b")
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,14 @@
 
 import json
 from dataclasses import fields, replace
+from pathlib import Path
+from typing import Literal, get_args, get_origin
 
 import docstring_parser
 import pytest
 
 from vitreous.training.config import NEUTRAL, TrainConfig
+from vitreous.training.recipes import RECIPES
 
 
 @pytest.mark.parametrize(
@@ -66,3 +69,57 @@ def test_a_batch_size_of_auto_fits_the_one_that_was_found():
     found = TrainConfig(batch_size=512)
     assert replace(found, batch_size="auto").differences(found) == []
     assert found.differences(replace(found, batch_size="auto")) == ["batch_size"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"optimizer": "Muon"}, "optimizer is adamw, adam, muon or sgd, got 'Muon'"),
+        ({"statistics": "typo"}, "statistics is half, imagenet, clip, unit or None, got 'typo'"),
+        ({"epochs": 1.5}, "epochs is a whole number, got 1.5"),
+        ({"epochs": "2"}, "epochs is a whole number, got '2'"),
+        ({"epochs": True}, "epochs is a whole number, got True"),
+        ({"batch_size": "many"}, "batch_size is a whole number or auto, got 'many'"),
+        ({"crop": (1,)}, r"crop is two numbers or None, got \(1,\)"),
+        ({"flip": 1}, "flip is True or False, got 1"),
+    ],
+)
+def test_a_value_of_another_kind_is_an_error_that_says_what_may_be_there(settings, message):
+    with pytest.raises(ValueError, match=message):
+        TrainConfig(**settings)
+
+
+@pytest.mark.parametrize("field", [field for field in fields(TrainConfig) if get_origin(field.type) is Literal])
+def test_a_misspelt_choice_never_means_another(field):
+    for spelled in ("typo", str(get_args(field.type)[-1]).upper()):
+        with pytest.raises(ValueError, match=f"^{field.name} is "):
+            TrainConfig(**{field.name: spelled})
+
+
+@pytest.mark.parametrize(
+    ("settings", "need"),
+    [
+        ({"lora_rank": 4}, "policy=lora"),
+        ({"temperature": 4.0}, "a teacher"),
+        ({"magnitude": 4}, "augment=rand"),
+        ({"mix_share": 0.5}, "mixup or cutmix"),
+        ({"mixup": 0.4, "mix_share": 0.0, "mix_until": 0.5}, "a mix_share"),
+    ],
+)
+def test_a_setting_without_effect_is_an_error(settings, need):
+    with pytest.raises(ValueError, match=f"{list(settings)[-1]} has no effect without {need}: pass that too, or leave"):
+        TrainConfig().with_settings(**settings)
+    changed = RECIPES["imagenet"].config.with_settings(augment="none", mixup=0.0, cutmix=0.0)
+    assert changed.magnitude == 9  # the recipe's own, which nobody typed
+
+
+def test_a_warm_up_that_nobody_chose_shrinks_with_a_short_run():
+    config = TrainConfig(epochs=40, warmup=5)
+    assert config.with_settings(epochs=2).warmup == 0.25
+    assert config.with_settings(epochs=20).warmup == 5
+    assert config.with_settings(epochs=2, warmup=1.0).warmup == 1
+
+
+def test_a_folder_given_as_a_path_is_not_taken_for_a_dataset():
+    assert TrainConfig().with_settings(data=Path("digits")).data == "./digits"
+    assert TrainConfig().with_settings(data="digits").data == "digits"

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny_runs import bits, break_off, differing, make_images, parts_of, plain, tiny
+from tiny_runs import LogKeeper, bits, break_off, differing, make_images, parts_of, plain, tiny
 from torch._dynamo.utils import counters
 
 from conftest import noise
@@ -17,6 +17,7 @@ from vitreous.speed.training_forward import has_narrow_heads
 from vitreous.training import batch_size, model
 from vitreous.training.loop import train
 from vitreous.training.model import build_model
+from vitreous.training.setup import set_up_run
 from vitreous.weights.save import save
 
 OPTIONS = {
@@ -49,6 +50,12 @@ def test_fused_kernels_give_the_same_losses(zoo, tmp_path):
     train(plain(zoo), tmp_path / "usual")
     train(plain(zoo, fused=True), tmp_path / "fused")
     torch.testing.assert_close(losses(tmp_path / "usual"), losses(tmp_path / "fused"), rtol=0, atol=1e-6)
+
+
+def test_a_run_says_that_fused_is_for_a_gpu(zoo):
+    heard = LogKeeper()
+    set_up_run(plain(zoo, fused=True), None, heard)
+    assert "fused is for CUDA: on a CPU it gives the same results in more time" in heard.lines
 
 
 @pytest.fixture

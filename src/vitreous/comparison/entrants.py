@@ -226,8 +226,9 @@ def choose_recipe(
 ) -> tuple[str, TrainConfig]:
     """Choose the recipe that all entrants of a study share: the one asked for, or the usual one for data and models.
 
-    `learned` are the training images of another task than classify: without a recipe, the defaults of `finetune` or
-    `train` for so many images of their size; with one, it is used without what would falsify their targets.
+    `learned` are the training images, if they matter: those of another task than classify, and those that a checkpoint
+    is fine-tuned on. Without a recipe, the defaults of `finetune` or `train` suit so many images of their size; with
+    one, it is used without what would falsify their targets.
     """
     if budget.recipe is not None:
         if budget.recipe not in RECIPES:
@@ -236,13 +237,16 @@ def choose_recipe(
         return budget.recipe, config if learned is None or config.task == learned.task else for_task(
             config, learned.task
         )
+    if any(entrant.pretrained for entrant in entrants):
+        if learned is None:
+            return "finetune", FINETUNE
+        usual = finetune_config(images=len(learned), task=learned.task)
+        if learned.task == "classify":  # targets are smoothed alike, however few images there are
+            usual = replace(FINETUNE, batch_size=usual.batch_size, epochs=usual.epochs, warmup=usual.warmup)
+        return "finetune", usual
     if learned is not None:
-        if any(entrant.pretrained for entrant in entrants):
-            return "finetune", finetune_config(images=len(learned), task=learned.task)
         width, height, colour = typical_image(learned)
         return "train", scratch_config(len(learned), width, height, colour=colour, task=learned.task)
-    if any(entrant.pretrained for entrant in entrants):
-        return "finetune", FINETUNE
     if budget.data in ("digits", "mnist", "cifar10", "cifar100", "imagenet"):
         return budget.data, RECIPES[budget.data].config
     name = "cifar10" if shared_size(budget, entrants) <= SMALL else "imagenet"
@@ -263,7 +267,7 @@ def shared_size(budget: Budget, entrants: Sequence[Entrant]) -> int:
 def configure(budget: Budget, entrants: Sequence[Entrant], learned: ImageDataset | None = None) -> list[TrainConfig]:
     """Give each entrant of a study its config, for seed 0; with a budget of minutes, the epochs are still the recipe's.
 
-    `learned` are the training images of another task than classify; a model that cannot learn it raises.
+    `learned` are the training images, as for `choose_recipe`; a model that cannot learn their task raises.
 
     >>> entrants = [find_entrant("vit_pico_patch2_8"), find_entrant("resnet18_small")]
     >>> vit, resnet = configure(Budget("digits"), entrants)

@@ -118,7 +118,7 @@ def open_study(
             if len(set(folders)) < len(folders):
                 raise ValueError(f"two of the models would share a folder: {', '.join(folders)}")
             learned = None
-            if task != "classify":
+            if task != "classify" or (budget.recipe is None and any(entrant.pretrained for entrant in entrants)):
                 learned, _ = open_split(budget.data, data_root, train=budget.train_split or "train", task=task)
             configs = configure(budget, entrants, learned)
             if budget.minutes is not None:

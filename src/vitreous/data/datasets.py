@@ -58,7 +58,9 @@ def open_dataset(
 
 
 def find_source(name: str | Path, root: Path | None = None, task: str | None = None) -> DatasetSource:
-    """Find a dataset: a local folder or file comes first, then `DATASETS`, then the Hub.
+    """Find a dataset: by a name of `DATASETS`, a local folder or file, or on the Hub.
+
+    A name of `DATASETS` that is a folder here too raises: `./NAME` is the folder.
 
     `task` is one of `TASKS`, or None to guess it; a `ValueError` says what a dataset of that task looks like.
     """
@@ -79,7 +81,9 @@ def _may_hold_images(folder: Path) -> bool:
 def _find_source(name: str | Path, root: Path | None, task: str | None) -> DatasetSource:
     """Find a dataset by its name, folder or file; it may be of another task."""
     path = Path(name).expanduser()
-    if str(name) in DATASETS and not (path.is_dir() and _may_hold_images(path)):
+    if isinstance(name, str) and name in DATASETS:
+        if path.is_dir() and _may_hold_images(path):
+            raise ValueError(f"{name} is a dataset, and a folder here: write ./{name} for the folder, or rename it")
         build = DATASETS[str(name)]
         known = getattr(build, "splits", ("train", "test"))
         return DatasetSource(str(name), {split: partial(build, root or data_root(), split) for split in known})

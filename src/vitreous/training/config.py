@@ -5,9 +5,11 @@ A recipe is a value of it (`recipes.py`). Two runs with the same config, data an
 
 import dataclasses
 import difflib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, Self
+from types import NoneType, UnionType
+from typing import Any, Literal, Self, Union, get_args, get_origin
 
 Range = tuple[float, float]
 
@@ -167,6 +169,9 @@ class TrainConfig:
     """Also write TensorBoard's event files (needs the `log` extra)."""
 
     def __post_init__(self) -> None:
+        for field in fields(TrainConfig):  # a subclass describes them for the command line
+            if not _suits(value := getattr(self, field.name), field.type):
+                raise ValueError(f"{field.name} is {_spell(field.type)}, got {value!r}")
         for name in ("epochs", "accumulate", "repeats", "keep", "lora_rank"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -269,8 +274,12 @@ class TrainConfig:
     def with_settings(self, **settings: Any) -> Self:
         """Return a copy of a run's config with some fields changed; an unknown name raises with the nearest ones.
 
-        >>> TrainConfig().with_settings(epochs=3).epochs
-        3
+        So does a field that has no effect. A warm-up that would take more than a quarter of the new `epochs` keeps its
+        share of them.
+
+        >>> config = TrainConfig(epochs=40, warmup=4).with_settings(epochs=2)
+        >>> config.epochs, config.warmup
+        (2, 0.2)
         """
         names = [field.name for field in fields(self)]
         for name in settings:
@@ -278,7 +287,26 @@ class TrainConfig:
                 close = difflib.get_close_matches(name, names, n=2)
                 hint = f": did you mean {' or '.join(close)}?" if close else ""
                 raise ValueError(f"training has no setting {name!r}{hint}")
-        return dataclasses.replace(self, **settings)
+        if isinstance(data := settings.get("data"), os.PathLike):
+            settings["data"] = str(data) if os.path.isabs(data) else os.path.join(".", data)  # not a dataset's name
+        changed = dataclasses.replace(self, **settings)
+        if "epochs" in settings and "warmup" not in settings and changed.warmup > changed.epochs / 4:
+            changed = dataclasses.replace(changed, warmup=round(self.warmup * changed.epochs / self.epochs, 4))
+        for name, (works, need) in changed._needs().items():
+            if name in settings and not works and settings[name] != getattr(type(self), name):
+                raise ValueError(f"{name} has no effect without {need}: pass that too, or leave {name} out")
+        return changed
+
+    def _needs(self) -> dict[str, tuple[bool, str]]:
+        """Return the settings of a run that depend on others: name → whether it has an effect, and what it needs."""
+        taught = (self.teacher is not None, "a teacher")
+        return {
+            "mix_share": (bool(self.mixup or self.cutmix), "mixup or cutmix"),
+            "mix_until": (self.mix_share > 0, "a mix_share"),
+            "lora_rank": (self.policy == "lora", "policy=lora"),
+            "magnitude": (self.augment == "rand", "augment=rand"),
+            **dict.fromkeys(("distillation", "distillation_share", "temperature"), taught),
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings of a `TrainConfig` as `config.json` holds them."""
@@ -298,6 +326,40 @@ class TrainConfig:
         free = NEUTRAL | {"batch_size"} if self.batch_size == "auto" else NEUTRAL
         names = [field.name for field in fields(self) if field.name not in free]
         return [name for name in names if getattr(self, name) != getattr(other, name)]
+
+
+def _suits(value: object, kind: Any) -> bool:
+    """Return whether a value is one that a setting of a run may have, by the field's type."""
+    parts = get_args(kind)
+    if get_origin(kind) in (Union, UnionType):
+        return any(_suits(value, part) for part in parts)
+    if get_origin(kind) is tuple:
+        return isinstance(value, tuple) and len(value) == len(parts) and all(map(_suits, value, parts))
+    if get_origin(kind) is Literal:
+        return value in parts
+    if kind in (int, float):  # a bool is an int in Python, but no number of epochs
+        return isinstance(value, (int, kind)) and not isinstance(value, bool)
+    return isinstance(value, kind)
+
+
+def _spell(kind: Any) -> str:
+    """Write in words what a setting of a run may be, by the field's type.
+
+    >>> _spell(int | Literal["auto"]), _spell(Range | None), _spell(Literal["mse", "huber"] | None)
+    ('a whole number or auto', 'two numbers or None', 'mse, huber or None')
+    """
+    *most, last = _options(kind)
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def _options(kind: Any) -> list[str]:
+    """List what a setting of a run may be, by the field's type."""
+    if get_origin(kind) in (Union, UnionType):
+        return [option for part in get_args(kind) for option in _options(part)]
+    if get_origin(kind) is Literal:
+        return [str(value) for value in get_args(kind)]
+    words = {int: "a whole number", float: "a number", bool: "True or False", str: "a text", NoneType: "None"}
+    return [words.get(kind, "two numbers")]
 
 
 NEUTRAL = frozenset({"save_every", "keep", "workers", "log", "device", "parallel", "evaluate_every", "snapshots"})

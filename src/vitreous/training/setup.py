@@ -110,6 +110,8 @@ def set_up_run(
     if config.compile and lacks_compiler(device):
         listener.log("there is no C++ compiler: the model is not compiled, and the run is slower")
         config = replace(config, compile=False)
+    if config.fused and device.type == "cpu":
+        listener.log("fused is for CUDA: on a CPU it gives the same results in more time")
     train_data, test_data = open_data(config, data_root)
     config.check_task(train_data.task)
     model = build_model(config, train_data, Listener().log if resumed else listener.log)
