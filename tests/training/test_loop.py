@@ -324,6 +324,15 @@ def test_two_runs_in_one_folder_are_refused(zoo, tmp_path):
     assert listener.lines == ["refused"]
 
 
+def test_a_run_that_was_killed_before_its_first_checkpoint_says_that_it_starts_again(zoo, whole, tmp_path, monkeypatch):
+    folder, listener = tmp_path / "run", LogKeeper()
+    break_off(tiny(zoo), folder, monkeypatch, 2, listeners=[listener])
+    assert not any("starting from the beginning" in line for line in listener.lines)
+    train(tiny(zoo), folder, listeners=[listener])
+    assert f"{folder} has no complete checkpoint yet: starting from the beginning" in listener.lines
+    assert differing(bits(whole), bits(folder)) == []
+
+
 def test_a_run_does_not_go_on_with_other_images(tmp_path, monkeypatch):
     zoo = make_images(tmp_path / "zoo")
     config = tiny(zoo, save_every=0)
@@ -345,11 +354,17 @@ def test_a_loss_that_is_no_number_stops_with_step_images_and_advice(zoo, tmp_pat
     assert re.search(r"no longer finite in epoch \d, step \d \(images: .*zoo/(cat|dog|owl)/\d+\.png", text)
     assert "and 4 more" in text
     assert "--learning-rate than 1e+30" in text
+    assert text.endswith("the saved checkpoints are from before")
     written = list((tmp_path / "run/checkpoints").glob("*.safetensors"))
     assert written
     for path in written:
         saved = checkpoint.load_file(path)
         assert all(torch.isfinite(value).all() for value in saved.values() if value.is_floating_point())
+
+
+def test_a_diverged_run_without_a_checkpoint_says_so(zoo, tmp_path):
+    with pytest.raises(FloatingPointError, match="--precision fp32; no checkpoint was saved$"):
+        train(plain(zoo, learning_rate=1e30, weight_decay=0.0), tmp_path / "run")
 
 
 @pytest.mark.slow
