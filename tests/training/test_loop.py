@@ -343,6 +343,34 @@ def test_a_run_does_not_go_on_with_other_images(tmp_path, monkeypatch):
         train(config, tmp_path / "run")
 
 
+def test_a_run_does_not_go_on_with_other_held_out_images(tmp_path, monkeypatch):
+    zoo, folder = tmp_path / "zoo", tmp_path / "run"
+    make_images(zoo / "train")
+    make_images(zoo / "test", each=3, seed=1)
+    config = tiny(zoo, save_every=0)
+    break_off(config, folder, monkeypatch, 3)
+    (zoo / "test/owl/002.png").rename(tmp_path / "002.png")
+    with pytest.raises(ValueError, match="the held-out images or their classes are not those that the run began with"):
+        train(config, folder)
+    (tmp_path / "002.png").rename(zoo / "test/owl/002.png")
+    (zoo / "train/owl/002.png").unlink()
+    with pytest.raises(ValueError, match="the training images or their classes are not those that the run began with"):
+        train(config, folder)
+
+
+def test_a_checkpoint_of_an_earlier_version_compares_the_training_images_alone(tmp_path, monkeypatch):
+    zoo, folder = tmp_path / "zoo", tmp_path / "run"
+    make_images(zoo / "train")
+    make_images(zoo / "test", each=3, seed=1)
+    break_off(tiny(zoo, save_every=0), folder, monkeypatch, 3)
+    for described in (folder / "checkpoints").glob("*.json"):
+        position = json.loads(described.read_text())
+        position["data"], _ = position["data"].split("-")
+        described.write_text(json.dumps(position))
+    (zoo / "test/owl/002.png").unlink()
+    assert train(tiny(zoo, save_every=0), folder)["images"] == 8
+
+
 # --- what goes wrong --------------------------------------------------------------------------------------------------
 
 

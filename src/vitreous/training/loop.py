@@ -24,7 +24,7 @@ from vitreous.training.listeners import Listener, Listeners
 from vitreous.training.optimisers import rate_factor
 from vitreous.training.policies import merge_lora
 from vitreous.training.run_folder import RunFolder
-from vitreous.training.setup import TrainingParts, set_up_device, set_up_run
+from vitreous.training.setup import TrainingParts, changed_data, set_up_device, set_up_run
 from vitreous.training.stream_batches import StreamSource
 from vitreous.weights.card import fold_standard
 from vitreous.weights.model_card import write_model_card
@@ -145,9 +145,9 @@ def resume(parts: TrainingParts, folder: RunFolder, listener: Listener) -> float
         position, path, problems = found
         for problem in problems:
             listener.log(problem)
-        if position.data and position.data != data_hash:
+        if position.data and (changed := changed_data(position.data, data_hash)):
             raise ValueError(
-                "the training images or their classes are not those that the run began with: restore them, or choose "
+                f"the {changed} or their classes are not those that the run began with: restore them, or choose "
                 f"another --output than {folder.path} for a new run"
             )
         checkpoint.read(path, state, world, parts.config.seed + position.update)

@@ -78,12 +78,28 @@ class TrainingParts:
 
     @cached_property
     def data_hash(self) -> str:
-        """A hash of the data that a run is set up with: classes and labels, and the classes of all pixels of masks."""
-        data = self.train_data
-        labels = spell_labels(data) if isinstance(data, ImageDataset) else [" ".join(map(str, data.labels))]
-        if isinstance(data, ImageDataset) and data.mask is not None:
-            labels += prefetch(partial(_hash_mask, data), range(len(data)))
-        return digest([*data.class_names, *labels])[:16]
+        """Hashes of the data that a run is set up with, joined by `-`: of the training images, of the held-out ones."""
+        return f"{_hash_data(self.train_data)}-{_hash_data(self.test_data)}"
+
+
+def changed_data(before: str, now: str) -> str:
+    """Name the data of a run that changed, by two values of `data_hash`; empty if none did.
+
+    A checkpoint of an earlier version has the hash of the training images alone.
+
+    >>> changed_data("12-34", "12-56"), changed_data("12-34", "56-78"), changed_data("12", "12-34")
+    ('held-out images', 'training images and held-out images', '')
+    """
+    hashes = zip(("training images", "held-out images"), before.split("-"), now.split("-"), strict=False)
+    return " and ".join(name for name, was, now_is in hashes if was != now_is)
+
+
+def _hash_data(data: ImageDataset | StreamedData) -> str:
+    """Hash the data that a run is set up with: classes and labels, and the classes of all pixels of masks."""
+    labels = spell_labels(data) if isinstance(data, ImageDataset) else [" ".join(map(str, data.labels))]
+    if isinstance(data, ImageDataset) and data.mask is not None:
+        labels += prefetch(partial(_hash_mask, data), range(len(data)))
+    return digest([*data.class_names, *labels])[:16]
 
 
 def _hash_mask(data: ImageDataset, i: int) -> str:
