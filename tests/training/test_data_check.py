@@ -58,6 +58,24 @@ def test_a_class_of_one_image_is_named():
     assert "1 class has a single image: 'owl'; add some, it cannot be tested" in lines
 
 
+@pytest.mark.parametrize(
+    ("held_out", "line"),
+    [
+        ((0,), "no held-out image of 'dog', 'owl': their accuracy is unknown"),
+        ((0, 2), "no held-out image of 'dog': its accuracy is unknown"),
+    ],
+)
+def test_classes_without_a_held_out_image_are_named(held_out, line):
+    assert data_remarks(of_labels(0, 0, 1, 1, 2, 2), of_labels(*held_out)) == [line]
+
+
+def test_of_many_classes_without_a_held_out_image_a_few_are_named():
+    data = of_labels(*range(12), *range(12), names=tuple("abcdefghijkl"))
+    assert data_remarks(data, data.take([0])) == [
+        "no held-out image of 'b', 'c', 'd' and 8 more: their accuracy is unknown"
+    ]
+
+
 def test_folders_below_those_of_the_classes_are_named(tmp_path):
     for year in ("2024", "2025"):
         make_images(tmp_path / "nested" / year, ("lily", "rose"), seed=int(year))

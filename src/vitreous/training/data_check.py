@@ -57,6 +57,10 @@ def data_remarks(
         what = "class has a single image" if len(alone) == 1 else "classes have a single image each"
         they = "it" if len(alone) == 1 else "they"
         lines.append(f"{len(alone)} {what}: {list_some(alone)}; add some, {they} cannot be tested")
+    tested = {*test.labels, *(label for label, count in counts.items() if count == 1)}
+    if untested := [train.class_names[label] for label in sorted(counts) if label not in tested]:
+        whose = "its" if len(untested) == 1 else "their"
+        lines.append(f"no held-out image of {list_some(untested)}: {whose} accuracy is unknown")
     if copies := find_copies(train, test):
         (i, j), count = copies[0], len(copies)
         what = "is a copy of a training image" if count == 1 else "are copies of training images"
