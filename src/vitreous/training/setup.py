@@ -17,7 +17,7 @@ from vitreous.data.image_dataset import NOUNS, ImageDataset, count_nouns, digest
 from vitreous.data.prefetch import prefetch
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.splits import check_targets, open_split
-from vitreous.runtime.device import lacks_compiler, pick_device
+from vitreous.runtime.device import lacks_compiler, pick_device, quieten_compiler
 from vitreous.runtime.distributed import World, this_rank
 from vitreous.runtime.memory import keep_freed_memory
 from vitreous.speed.training_forward import caching_gradients
@@ -176,6 +176,7 @@ def set_up_run(
     augment = make_augment(config, train_source, len(train_data.class_names)).to(device)
     evaluated = copy.deepcopy(model)
     if config.compile:
+        quieten_compiler()
         torch.compiler.reset()  # graphs of an earlier run in this process count towards torch's limit
     forward = choose_forward(model, device, config, sharded=sharded)
     teacher = make_teacher(config, preprocess, model, device)
