@@ -120,9 +120,10 @@ class ProgressDisplay(Listener):
         learned = count_nouns(task, len(names))
         if task == "classify":  # a line of its own says what is learned in other tasks
             learned += f": {list_some(names)}"
+        held_out = f"{len(parts.test_data):,} held out{' for validation' if config.validation else ''}"
         self.log(
             f"{short_name(config.model)}: {trainable:,}{of_all} parameters learn from {len(parts.train_data):,} images "
-            f"of {learned} ({len(parts.test_data):,} held out), on {parts.state.device}; into {folder.path}"
+            f"of {learned} ({held_out}), on {parts.state.device}; into {folder.path}"
         )
         self.started, self.pace = time.monotonic(), LogPace()
         self.first_step = parts.state.epoch * parts.steps_per_epoch + parts.state.step
