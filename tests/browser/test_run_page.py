@@ -222,6 +222,36 @@ def test_an_axis_has_room_for_its_numbers_and_the_ramp_has_the_colours_of_the_ma
     assert ramp == tint
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (1.6e-3, 1.75e-3, ["1.6e-3", "1.65e-3", "1.7e-3", "1.75e-3"]),
+        (0, 2e-3, ["0", "5e-4", "1e-3", "1.5e-3", "2e-3"]),
+        (0, 1e-3, ["0", "2.5e-4", "5e-4", "7.5e-4", "1e-3"]),
+        (9.98e-4, 1.002e-3, ["9.98e-4", "9.99e-4", "1e-3", "1.001e-3", "1.002e-3"]),
+    ],
+)
+def test_small_numbers_of_an_axis_differ(watched, run, low, high, expected):
+    page = watched.open(run)
+    code = 'async ([low, high]) => (await import("vitreous/charts.js")).ticks(low, high).map(([, text]) => text)'
+    assert page.evaluate(code, [low, high]) == expected
+
+
+def test_curves_have_room_for_the_numbers_of_their_axis(watched, run):
+    page = watched.open(run)
+    lefts = page.evaluate(
+        """async () => {
+          const { Curves } = await import("vitreous/curves.js");
+          const words = { title: "Rate", xLabel: "epoch", yLabel: "rate", unit: "", xFrom: 0 };
+          const chart = new Curves({ ...words, series: [{ label: "rate", x: [1, 2], y: [1.6661e-3, 1.6662e-3] }] });
+          document.querySelector("main").append(chart.element);
+          await new Promise((done) => setTimeout(done, 200));
+          return [...chart.element.querySelectorAll("svg text")].map((text) => text.getBBox().x);
+        }"""
+    )
+    assert min(lefts) >= 0
+
+
 def test_a_printed_run_leaves_out_what_only_works_on_a_screen(watched, run):
     page = watched.open(run)
     page.emulate_media(media="print")

@@ -289,7 +289,22 @@ def test_a_run_without_json_tells_the_accuracy_and_what_to_try(zoo, capsys):
     found = capsys.readouterr()
     assert re.fullmatch(r"\d+\.\d\d% of \d held-out images after 2 epochs\n", found.out)
     assert "vitreous explain IMAGE --model runs/zoo\n" in found.err
-    assert "runs/zoo/run.html" in found.err
+    assert "page: runs/zoo/run.html (curves and mistakes)\n" in found.err
+
+
+@pytest.mark.parametrize(("snapshots", "inside"), [("1", "internals)"), ("2", "internals over the epochs)")])
+def test_the_page_is_described_by_what_it_has(snapshots, inside, zoo, capsys):
+    main(["train", "--data", zoo, *TINY, "--snapshots", snapshots])
+    assert f"run.html (curves, mistakes, and the model's {inside}\n" in capsys.readouterr().err
+
+
+def test_images_held_out_for_validation_are_called_so(zoo, capsys):
+    main(["train", "--data", zoo, *TINY, "--validation", "0.25"])
+    found = capsys.readouterr()
+    assert re.search(
+        r"learn from \d images of 2 classes: 'cat', 'dog' \(3 held out for validation\), on cpu", found.err
+    )
+    assert re.search(r"^\d+\.\d\d% of 3 training images held out for validation after 2 epochs\n", found.out)
 
 
 @pytest.mark.slow

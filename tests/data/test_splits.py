@@ -125,6 +125,8 @@ def test_what_cannot_be_learned_from_is_refused_in_one_line(tmp_path):
 
     only = make_folder(tmp_path / "only", {"cats": 5})
     assert refused(only) == f"training needs at least two classes: {only} has only 'cats'; add another"
+    make_folder(tmp_path / "deep/images", {"cats": 5, "dogs": 5})
+    assert refused(tmp_path / "deep").endswith(f"has only 'images'; did you mean --data {tmp_path / 'deep/images'}?")
     empty = make_folder(tmp_path / "empty", {"cats": 5, "dogs": 0, "emus": 0})
     assert "2 of 3 classes" in refused(empty)
     assert "'dogs', 'emus'" in refused(empty)

@@ -1,9 +1,11 @@
 """Where a model runs, alone and as one of several."""
 
+import logging
+
 import pytest
 import torch
 
-from vitreous.runtime.device import pick_device
+from vitreous.runtime.device import pick_device, quieten_compiler
 
 
 @pytest.fixture
@@ -23,3 +25,16 @@ def test_each_process_takes_the_gpu_of_its_number_on_the_machine(monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "4")
     with pytest.raises(ValueError, match="cuda:4 is not available: torch sees 4 CUDA"):
         pick_device("auto")
+
+
+def test_the_compilers_warning_that_there_is_no_gpu_is_silenced_and_no_other(caplog):
+    logger = logging.getLogger("torch.utils.cpp_extension")
+    logger.addHandler(caplog.handler)  # torch's loggers pass nothing on
+    try:
+        for _ in range(2):
+            quieten_compiler()
+        logger.warning("No CUDA runtime is found, using CUDA_HOME='%s'", "/usr/local/cuda")
+        logger.warning("another one")
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert set(caplog.messages) == {"another one"}

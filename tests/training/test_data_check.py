@@ -58,6 +58,53 @@ def test_a_class_of_one_image_is_named():
     assert "1 class has a single image: 'owl'; add some, it cannot be tested" in lines
 
 
+@pytest.mark.parametrize(
+    ("held_out", "line"),
+    [
+        ((0,), "no held-out image of 'dog', 'owl': their accuracy is unknown"),
+        ((0, 2), "no held-out image of 'dog': its accuracy is unknown"),
+    ],
+)
+def test_classes_without_a_held_out_image_are_named(held_out, line):
+    assert data_remarks(of_labels(0, 0, 1, 1, 2, 2), of_labels(*held_out)) == [line]
+
+
+def test_of_many_classes_without_a_held_out_image_a_few_are_named():
+    data = of_labels(*range(12), *range(12), names=tuple("abcdefghijkl"))
+    assert data_remarks(data, data.take([0])) == [
+        "no held-out image of 'b', 'c', 'd' and 8 more: their accuracy is unknown"
+    ]
+
+
+def test_folders_below_those_of_the_classes_are_named(tmp_path):
+    for year in ("2024", "2025"):
+        make_images(tmp_path / "nested" / year, ("lily", "rose"), seed=int(year))
+    train_data, test_data = open_split(tmp_path / "nested")
+    (line,) = data_remarks(train_data, test_data)
+    assert line == (
+        "the folders 'lily', 'rose' below the classes are not classes: for those pass "
+        f"--data {tmp_path / 'nested/2024'} or a table of labels"
+    )
+    for i in range(5):  # images beside such folders: these may be of the class too
+        Image.new("RGB", (8, 8), (i, 0, 0)).save(tmp_path / f"nested/2024/{i}.png")
+    assert data_remarks(*open_split(tmp_path / "nested")) == []
+
+
+def test_folders_of_one_name_below_the_classes_need_no_remark(tmp_path):
+    for name in ("lily", "rose"):
+        make_images(tmp_path / "flowers" / name, ("images",), seed=len(name) + ord(name[0]))
+    assert data_remarks(*open_split(tmp_path / "flowers")) == []
+
+
+def test_folders_with_a_class_each_send_to_a_table(tmp_path):
+    make_images(tmp_path / "animals/cats", ("siamese",))
+    make_images(tmp_path / "animals/dogs", ("poodle",), seed=1)
+    (line,) = data_remarks(*open_split(tmp_path / "animals"))
+    assert line == (
+        "the folders 'poodle', 'siamese' below the classes are not classes: for those pass a table of labels"
+    )
+
+
 def test_held_out_copies_of_training_images_are_found_by_their_bytes(tmp_path):
     folder = make_images(tmp_path / "zoo")
     train_data, test_data = open_split(folder)

@@ -1,6 +1,7 @@
 """The forward options `recompute`, `fused` and `residual`: the same losses, the same bits after a resume."""
 
 import json
+import logging
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,7 @@ from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.speed import onednn, training_forward
 from vitreous.speed.training_forward import has_narrow_heads
-from vitreous.training import batch_size, model
+from vitreous.training import batch_size, model, setup
 from vitreous.training.loop import train
 from vitreous.training.model import build_model
 from vitreous.training.setup import set_up_run
@@ -165,6 +166,15 @@ def test_other_networks_multiply_by_onednn_too(zoo, products):
     products.clear()
     model.choose_forward(parts.model, torch.device("cpu"))(parts.model, torch.randn(2, 3, 32, 32))
     assert len(products) == 1  # its head
+
+
+def test_compiling_a_run_is_quiet_about_gpus(zoo, monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    monkeypatch.setattr(setup, "lacks_compiler", lambda device: False)
+    logger = logging.getLogger("torch.utils.cpp_extension")
+    monkeypatch.setattr(logger, "filters", [])
+    parts_of(plain(zoo, compile=True))
+    assert len(logger.filters) == 1
 
 
 @pytest.mark.slow

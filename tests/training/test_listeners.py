@@ -28,7 +28,9 @@ def test_a_log_has_a_line_for_each_look_and_the_last_is_the_result(tmp_path):
     looks = re.findall(r"epoch +(\d+)/3  loss \d\.\d{4}  held out (\d+\.\d\d)%", text)
     assert [int(epoch) for epoch, _ in looks] == [1, 2, 3]
     assert float(looks[-1][1]) / 100 == round(result["top1"], 4)
-    assert re.search(r"parameters learn from \d\d images of 3 classes \(\d+ held out\), on cpu", text)
+    assert re.search(
+        r"parameters learn from \d\d images of 3 classes: 'cat', 'dog', 'owl' \(\d+ held out\), on cpu", text
+    )
     assert "run [bold]" in text  # no markup
     assert "\x1b" not in text
     assert all(text.splitlines())  # no empty lines

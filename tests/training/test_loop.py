@@ -324,6 +324,15 @@ def test_two_runs_in_one_folder_are_refused(zoo, tmp_path):
     assert listener.lines == ["refused"]
 
 
+def test_a_run_that_was_killed_before_its_first_checkpoint_says_that_it_starts_again(zoo, whole, tmp_path, monkeypatch):
+    folder, listener = tmp_path / "run", LogKeeper()
+    break_off(tiny(zoo), folder, monkeypatch, 2, listeners=[listener])
+    assert not any("starting from the beginning" in line for line in listener.lines)
+    train(tiny(zoo), folder, listeners=[listener])
+    assert f"{folder} has no complete checkpoint yet: starting from the beginning" in listener.lines
+    assert differing(bits(whole), bits(folder)) == []
+
+
 def test_a_run_does_not_go_on_with_other_images(tmp_path, monkeypatch):
     zoo = make_images(tmp_path / "zoo")
     config = tiny(zoo, save_every=0)
@@ -332,6 +341,34 @@ def test_a_run_does_not_go_on_with_other_images(tmp_path, monkeypatch):
         (zoo / f"owl/{i:03d}.png").unlink()
     with pytest.raises(ValueError, match="not those that the run began with: restore them"):
         train(config, tmp_path / "run")
+
+
+def test_a_run_does_not_go_on_with_other_held_out_images(tmp_path, monkeypatch):
+    zoo, folder = tmp_path / "zoo", tmp_path / "run"
+    make_images(zoo / "train")
+    make_images(zoo / "test", each=3, seed=1)
+    config = tiny(zoo, save_every=0)
+    break_off(config, folder, monkeypatch, 3)
+    (zoo / "test/owl/002.png").rename(tmp_path / "002.png")
+    with pytest.raises(ValueError, match="the held-out images or their classes are not those that the run began with"):
+        train(config, folder)
+    (tmp_path / "002.png").rename(zoo / "test/owl/002.png")
+    (zoo / "train/owl/002.png").unlink()
+    with pytest.raises(ValueError, match="the training images or their classes are not those that the run began with"):
+        train(config, folder)
+
+
+def test_a_checkpoint_of_an_earlier_version_compares_the_training_images_alone(tmp_path, monkeypatch):
+    zoo, folder = tmp_path / "zoo", tmp_path / "run"
+    make_images(zoo / "train")
+    make_images(zoo / "test", each=3, seed=1)
+    break_off(tiny(zoo, save_every=0), folder, monkeypatch, 3)
+    for described in (folder / "checkpoints").glob("*.json"):
+        position = json.loads(described.read_text())
+        position["data"], _ = position["data"].split("-")
+        described.write_text(json.dumps(position))
+    (zoo / "test/owl/002.png").unlink()
+    assert train(tiny(zoo, save_every=0), folder)["images"] == 8
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------
@@ -345,11 +382,17 @@ def test_a_loss_that_is_no_number_stops_with_step_images_and_advice(zoo, tmp_pat
     assert re.search(r"no longer finite in epoch \d, step \d \(images: .*zoo/(cat|dog|owl)/\d+\.png", text)
     assert "and 4 more" in text
     assert "--learning-rate than 1e+30" in text
+    assert text.endswith("the saved checkpoints are from before")
     written = list((tmp_path / "run/checkpoints").glob("*.safetensors"))
     assert written
     for path in written:
         saved = checkpoint.load_file(path)
         assert all(torch.isfinite(value).all() for value in saved.values() if value.is_floating_point())
+
+
+def test_a_diverged_run_without_a_checkpoint_says_so(zoo, tmp_path):
+    with pytest.raises(FloatingPointError, match="--precision fp32; no checkpoint was saved$"):
+        train(plain(zoo, learning_rate=1e30, weight_decay=0.0), tmp_path / "run")
 
 
 @pytest.mark.slow

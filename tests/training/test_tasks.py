@@ -139,12 +139,13 @@ def test_a_run_of_masks_resumes_in_a_moved_folder_but_not_with_other_masks(tmp_p
     assert parts_of(plain(folder)).data_hash == before
     config = plain(folder, save_every=0)
     break_off(config, tmp_path / "run", monkeypatch, 2)
-    path = min((folder / "train/masks").iterdir())
-    mask = np.array(Image.open(path))
-    mask[-1, -1] = 1 - mask[-1, -1]
-    Image.fromarray(mask).save(path)
-    with pytest.raises(ValueError, match="the training images or their classes are not those that the run began with"):
-        train(config, tmp_path / "run")
+    for split, images in (("test", "held-out images"), ("train", "training images and held-out images")):
+        path = min((folder / split / "masks").iterdir())
+        mask = np.array(Image.open(path))
+        mask[-1, -1] = 1 - mask[-1, -1]
+        Image.fromarray(mask).save(path)
+        with pytest.raises(ValueError, match=f"the {images} or their classes are not those that the run began with"):
+            train(config, tmp_path / "run")
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,10 @@ def test_a_run_is_distinguished_from_a_model(run, tmp_path_factory):
 
 
 def test_the_newest_complete_checkpoint_is_taken_and_the_finished_model_before_it(run):
-    with pytest.raises(FileNotFoundError, match="without a complete checkpoint"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"without a complete .*: if it is running, wait .*; else vitreous train --resume \S+ starts",
+    ):
         newest_weights(run)
     first, second = add_checkpoint(run, 1), add_checkpoint(run, 2)
     add_checkpoint(run, 3, damaged=True)

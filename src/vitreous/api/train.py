@@ -70,6 +70,8 @@ class TrainingRun:
         """Write the result of `train` or `finetune` in one line."""
         scores = SCORES[self.task]
         held_out, epochs = count(self.result["images"], "held-out image"), count(self.result["epochs"], "epoch")
+        if self.config.validation:
+            held_out = f"{count(self.result['images'], 'training image')} held out for validation"
         if self.task == "classify":
             return f"{self.accuracy:.2%} of {held_out} after {epochs}"
         errors = spell_errors(self.result, self.class_names) if self.task == "regress" else ""

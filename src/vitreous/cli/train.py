@@ -152,6 +152,8 @@ def _call(command: Callable[[], TrainingRun], data_root: Path | None, as_json: b
     from vitreous.cli.console import messages, print_json
     from vitreous.runtime.distributed import this_rank
     from vitreous.training.loop import Stopped
+    from vitreous.training.run_folder import RunFolder
+    from vitreous.training.snapshots import read_snapshots
 
     console, first = messages(), this_rank().first
     try:
@@ -177,5 +179,7 @@ def _call(command: Callable[[], TrainingRun], data_root: Path | None, as_json: b
             print(f"  {name}: {correct:,} of {images:,}")
         if len(result["classes"]) > SHOWN_CLASSES:
             print(f"  … and {len(result['classes']) - SHOWN_CLASSES} classes that are as good or better")
-    console.print(f"page: {run.page} (curves, mistakes, and the model's internals over the epochs)", markup=False)
+    moments = len(read_snapshots(RunFolder(run.folder).snapshots))
+    inside = f", mistakes, and the model's internals{' over the epochs' if moments > 1 else ''}"
+    console.print(f"page: {run.page} (curves{inside if moments else ' and mistakes'})", markup=False)
     console.print(f"try it: vitreous explain IMAGE --model {shlex.quote(str(run.folder))}", markup=False)

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from vitreous.benchmarking.timing import interleave
 from vitreous.comparison.entrants import EVALUATIONS, SMALL, with_epochs
-from vitreous.runtime.device import device_name, pick_device, synchronize
+from vitreous.runtime.device import device_name, pick_device, quieten_compiler, synchronize
 from vitreous.runtime.files import write_json
 from vitreous.training.config import evaluation_interval
 from vitreous.training.listeners import Listener
@@ -98,6 +98,7 @@ def time_models(
         model = model.to(device).eval()
         calls[f"{name}, eager"] = _call(model, x, device, precision)
         if compiled:
+            quieten_compiler()
             fast = _call(torch.compile(model, dynamic=False), x, device, precision)
             try:
                 fast()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vitreous.data.dataset_source import DatasetSource, split_parts
 from vitreous.data.datasets import find_source
 from vitreous.data.image_dataset import ImageDataset, join_datasets, list_some
-from vitreous.data.sources.class_folder import table_hint
+from vitreous.data.sources.class_folder import has_classes, table_hint
 
 COARSE = 0.01  # the largest step between float32 numbers, as a share of their standard deviation
 
@@ -132,8 +132,10 @@ def _check_learnable(data: ImageDataset, source: DatasetSource) -> None:
     seen = set(data.labels)
     if len(seen) < 2 and (source.folder is None or len(data.class_names) < 2):
         only = data.class_names[next(iter(seen))]
-        more = "" if source.folder is None else table_hint(source.folder)
-        raise ValueError(f"training needs at least two classes: {source.name} has only {only!r}; add another{more}")
+        more = "add another" if source.folder is None else f"add another{table_hint(source.folder)}"
+        if source.folder is not None and (inner := source.folder / only).is_dir() and has_classes(inner):
+            more = f"did you mean --data {inner}?"
+        raise ValueError(f"training needs at least two classes: {source.name} has only {only!r}; {more}")
     if source.folder is not None and len(seen) < len(data.class_names):
         empty = [name for i, name in enumerate(data.class_names) if i not in seen]
         count = f"{len(empty)} of {len(data.class_names)} classes of {source.name} have no images to learn from"

@@ -1,5 +1,6 @@
 """Choose devices and precisions by name (`auto`, `cuda:1`, `bf16`); what the hardware has: cores, lanes, a compiler."""
 
+import logging
 import os
 import platform
 from pathlib import Path
@@ -106,3 +107,13 @@ def lacks_compiler(device: torch.device) -> bool:
     except Exception:  # torch has an own class for this, and has moved it before
         return True
     return False
+
+
+def quieten_compiler() -> None:
+    """Silence the warning of `torch.compile` on a CPU that CUDA's tools are installed and no GPU is."""
+    logging.getLogger("torch.utils.cpp_extension").addFilter(_is_of_use)
+
+
+def _is_of_use(record: logging.LogRecord) -> bool:
+    """Return whether to log a record of the compiler: all but the one that `quieten_compiler` silences."""
+    return not str(record.msg).startswith("No CUDA runtime is found")

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.models.last_block import Compute, OutputKind, features_only, logits_only
-from vitreous.runtime.device import cpu_name, synchronize
+from vitreous.runtime.device import cpu_name, quieten_compiler, synchronize
 from vitreous.runtime.files import write_json
 from vitreous.speed.cuda_graph import clear_workspaces, record
 from vitreous.speed.fused_forward import (
@@ -78,6 +78,7 @@ def compiled(network: nn.Module, forward: Forward, example: Tensor) -> Compute:
 
 def _compiled(network: nn.Module, function: Callable[[Any, Tensor], Tensor]) -> Compute:
     """Compile a function of a network by `torch.compile`."""
+    quieten_compiler()
     own = _own_code(lambda x: function(network, x))
     return torch.no_grad()(torch.compile(own, fullgraph=True, dynamic=False))
 

@@ -140,7 +140,7 @@ class RunPosition:
     step: int
     seconds: float
     data: str = ""
-    """Hash of the training data: a run does not resume with other data."""
+    """Hashes of the training and the held-out data, joined by `-`: a run does not resume with other data."""
 
 
 def write(folder: Path, state: TrainingState, position: RunPosition, keep: int = 2, world: World | None = None) -> Path:

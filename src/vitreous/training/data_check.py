@@ -44,8 +44,7 @@ def data_remarks(
         more = f"; and {len(unreadable) - NAMED} more" if len(unreadable) > NAMED else ""
         left = "is" if len(unreadable) == 1 else "are"
         lines.append(f"{len(unreadable)} of {total:,} images cannot be read and {left} left out: {named}{more}")
-    if train.task != "classify":
-        lines += target_remarks(train, test)
+    lines += target_remarks(train, test) if train.task != "classify" else folder_remarks(train)
     if are_unequal(train.labels):
         rare = {
             "none": "rare ones are learned less well, try --balance sampling or --balance loss",
@@ -58,6 +57,10 @@ def data_remarks(
         what = "class has a single image" if len(alone) == 1 else "classes have a single image each"
         they = "it" if len(alone) == 1 else "they"
         lines.append(f"{len(alone)} {what}: {list_some(alone)}; add some, {they} cannot be tested")
+    tested = {*test.labels, *(label for label, count in counts.items() if count == 1)}
+    if untested := [train.class_names[label] for label in sorted(counts) if label not in tested]:
+        whose = "its" if len(untested) == 1 else "their"
+        lines.append(f"no held-out image of {list_some(untested)}: {whose} accuracy is unknown")
     if copies := find_copies(train, test):
         (i, j), count = copies[0], len(copies)
         what = "is a copy of a training image" if count == 1 else "are copies of training images"
@@ -67,6 +70,29 @@ def data_remarks(
             f"{too_good} by as much as they are guessed better; remove them"
         )
     return lines
+
+
+def folder_remarks(train: ImageDataset) -> list[str]:
+    """Describe in a line folders below those of the classes, if each image lies in one and they differ in name.
+
+    >>> paths = [Path("zoo/2024/cat/1.png"), Path("zoo/2024/dog/2.png"), Path("zoo/2025/cat/3.png")]
+    >>> for line in folder_remarks(ImageDataset("zoo", ("2024", "2025"), (0, 0, 1), paths.__getitem__)): print(line)
+    the folders 'cat', 'dog' below the classes are not classes: for those pass --data zoo/2024 or a table of labels
+    """
+    below: dict[Path, set[str]] = {}
+    for i, label in enumerate(train.labels):
+        path, name = train.image(i), train.class_names[label]
+        parents = list(path.parents) if isinstance(path, Path) else []
+        depth = next((n for n, parent in enumerate(parents) if parent.name == name), 0)
+        if not depth:
+            return []
+        below.setdefault(parents[depth], set()).add(parents[depth - 1].name)
+    names = sorted(set().union(*below.values()))
+    if len(names) < 2:
+        return []
+    best = max(below, key=lambda folder: len(below[folder]))
+    passed = f"--data {best} or a table of labels" if len(below[best]) > 1 else "a table of labels"
+    return [f"the folders {list_some(names)} below the classes are not classes: for those pass {passed}"]
 
 
 def target_remarks(train: ImageDataset, test: ImageDataset) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from vitreous.data.image_dataset import count_nouns
+from vitreous.data.image_dataset import count_nouns, list_some
 from vitreous.predict.scores import SCORES
 from vitreous.runtime.files import short_name
 from vitreous.runtime.progress import LogPace, time_left
@@ -116,10 +116,14 @@ class ProgressDisplay(Listener):
         trainable = sum(p.numel() for p in parts.model.parameters() if p.requires_grad)
         total = sum(p.numel() for p in parts.model.parameters())
         of_all = "" if trainable == total else f" of {total:,}"
-        learned = count_nouns(parts.train_data.task, len(parts.train_data.class_names))
+        task, names = parts.train_data.task, parts.train_data.class_names
+        learned = count_nouns(task, len(names))
+        if task == "classify":  # a line of its own says what is learned in other tasks
+            learned += f": {list_some(names)}"
+        held_out = f"{len(parts.test_data):,} held out{' for validation' if config.validation else ''}"
         self.log(
             f"{short_name(config.model)}: {trainable:,}{of_all} parameters learn from {len(parts.train_data):,} images "
-            f"of {learned} ({len(parts.test_data):,} held out), on {parts.state.device}; into {folder.path}"
+            f"of {learned} ({held_out}), on {parts.state.device}; into {folder.path}"
         )
         self.started, self.pace = time.monotonic(), LogPace()
         self.first_step = parts.state.epoch * parts.steps_per_epoch + parts.state.step

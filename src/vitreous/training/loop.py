@@ -24,7 +24,7 @@ from vitreous.training.listeners import Listener, Listeners
 from vitreous.training.optimisers import rate_factor
 from vitreous.training.policies import merge_lora
 from vitreous.training.run_folder import RunFolder
-from vitreous.training.setup import TrainingParts, set_up_device, set_up_run
+from vitreous.training.setup import TrainingParts, changed_data, set_up_device, set_up_run
 from vitreous.training.stream_batches import StreamSource
 from vitreous.weights.card import fold_standard
 from vitreous.weights.model_card import write_model_card
@@ -60,6 +60,8 @@ def train(
             if result is not None:
                 listener.log(f"{folder.path} is already finished: nothing to do; for a new run choose another --output")
                 return result
+            if world.first and not resumed and folder.config.is_file():
+                listener.log(f"{folder.path} has no complete checkpoint yet: starting from the beginning")
             started = time.monotonic()
             parts = set_up_run(config, data_root, listener, world, resumed=resumed)
             parts.setup_seconds = time.monotonic() - started
@@ -82,7 +84,7 @@ def run(parts: TrainingParts, folder: RunFolder, listener: Listener, stop_flag: 
         return time.monotonic() - started
 
     def save_now() -> float:
-        raise_if_not_finite(parts)
+        raise_if_not_finite(parts, folder)
         number = state.epoch * steps + state.step
         position = checkpoint.RunPosition(number, state.epoch, state.step, seconds(), parts.data_hash)
         checkpoint.write(folder.checkpoints, state, position, config.keep, world)
@@ -106,14 +108,14 @@ def run(parts: TrainingParts, folder: RunFolder, listener: Listener, stop_flag: 
             event_due = time.monotonic() - last_event > STEP_EVENT_SECONDS
             stop, save_due, event = world.maximum(stop_flag.signal_number, save_is_due(), event_due)
             if event:
-                raise_if_not_finite(parts)
+                raise_if_not_finite(parts, folder)
                 listener.step(parts, seconds())
                 last_event = time.monotonic()
             stop = stop if number + 1 < total else 0  # after the last step the run is finished instead
             if stop or (save_due and state.step < steps):  # the end of an epoch is saved with its metrics, below
                 last_saved = save_now()
             stop_if(stop)
-        raise_if_not_finite(parts)
+        raise_if_not_finite(parts, folder)
         loss, correct, images, _ = world.sum(state.totals).tolist()
         row = {"epoch": state.epoch + 1, "loss": loss / images}
         row[TRAINING_FIGURES[parts.train_data.task]] = correct / images
@@ -143,9 +145,9 @@ def resume(parts: TrainingParts, folder: RunFolder, listener: Listener) -> float
         position, path, problems = found
         for problem in problems:
             listener.log(problem)
-        if position.data and position.data != data_hash:
+        if position.data and (changed := changed_data(position.data, data_hash)):
             raise ValueError(
-                "the training images or their classes are not those that the run began with: restore them, or choose "
+                f"the {changed} or their classes are not those that the run began with: restore them, or choose "
                 f"another --output than {folder.path} for a new run"
             )
         checkpoint.read(path, state, world, parts.config.seed + position.update)
@@ -158,7 +160,7 @@ def resume(parts: TrainingParts, folder: RunFolder, listener: Listener) -> float
     return seconds
 
 
-def raise_if_not_finite(parts: TrainingParts) -> None:
+def raise_if_not_finite(parts: TrainingParts, folder: RunFolder) -> None:
     """Check a run for NaN: raise if the loss or a weight is NaN or infinite, before it is saved."""
     state = parts.state
     bad_step, bad_weight = parts.world.maximum(int(state.totals[3].item()), not state.is_finite())
@@ -175,10 +177,12 @@ def raise_if_not_finite(parts: TrainingParts) -> None:
         indices = parts.train_source.order(epoch)[0][span].tolist()
     names = [parts.train_data.describe(i) for i in indices]
     shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    saved = (
+        "the saved checkpoints are from before" if checkpoint.exists(folder.checkpoints) else "no checkpoint was saved"
+    )
     raise FloatingPointError(
         f"{what} is no longer finite in epoch {epoch + 1}, step {step + 1} (images: {shown}). Try a smaller "
-        f"--learning-rate than {parts.config.learning_rate:g}, --clip 1, --warmup 5 or --precision fp32; the saved "
-        "checkpoints are from before"
+        f"--learning-rate than {parts.config.learning_rate:g}, --clip 1, --warmup 5 or --precision fp32; {saved}"
     )
 
 

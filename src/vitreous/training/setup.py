@@ -17,7 +17,7 @@ from vitreous.data.image_dataset import NOUNS, ImageDataset, count_nouns, digest
 from vitreous.data.prefetch import prefetch
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.splits import check_targets, open_split
-from vitreous.runtime.device import lacks_compiler, pick_device
+from vitreous.runtime.device import lacks_compiler, pick_device, quieten_compiler
 from vitreous.runtime.distributed import World, this_rank
 from vitreous.runtime.memory import keep_freed_memory
 from vitreous.speed.training_forward import caching_gradients
@@ -78,12 +78,28 @@ class TrainingParts:
 
     @cached_property
     def data_hash(self) -> str:
-        """A hash of the data that a run is set up with: classes and labels, and the classes of all pixels of masks."""
-        data = self.train_data
-        labels = spell_labels(data) if isinstance(data, ImageDataset) else [" ".join(map(str, data.labels))]
-        if isinstance(data, ImageDataset) and data.mask is not None:
-            labels += prefetch(partial(_hash_mask, data), range(len(data)))
-        return digest([*data.class_names, *labels])[:16]
+        """Hashes of the data that a run is set up with, joined by `-`: of the training images, of the held-out ones."""
+        return f"{_hash_data(self.train_data)}-{_hash_data(self.test_data)}"
+
+
+def changed_data(before: str, now: str) -> str:
+    """Name the data of a run that changed, by two values of `data_hash`; empty if none did.
+
+    A checkpoint of an earlier version has the hash of the training images alone.
+
+    >>> changed_data("12-34", "12-56"), changed_data("12-34", "56-78"), changed_data("12", "12-34")
+    ('held-out images', 'training images and held-out images', '')
+    """
+    hashes = zip(("training images", "held-out images"), before.split("-"), now.split("-"), strict=False)
+    return " and ".join(name for name, was, now_is in hashes if was != now_is)
+
+
+def _hash_data(data: ImageDataset | StreamedData) -> str:
+    """Hash the data that a run is set up with: classes and labels, and the classes of all pixels of masks."""
+    labels = spell_labels(data) if isinstance(data, ImageDataset) else [" ".join(map(str, data.labels))]
+    if isinstance(data, ImageDataset) and data.mask is not None:
+        labels += prefetch(partial(_hash_mask, data), range(len(data)))
+    return digest([*data.class_names, *labels])[:16]
 
 
 def _hash_mask(data: ImageDataset, i: int) -> str:
@@ -162,6 +178,7 @@ def set_up_run(
     augment = make_augment(config, train_source, len(train_data.class_names)).to(device)
     evaluated = copy.deepcopy(model)
     if config.compile:
+        quieten_compiler()
         torch.compiler.reset()  # graphs of an earlier run in this process count towards torch's limit
     forward = choose_forward(model, device, config, sharded=sharded)
     teacher = make_teacher(config, preprocess, model, device)

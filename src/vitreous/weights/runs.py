@@ -32,7 +32,10 @@ def newest_weights(run: Path) -> Path:
                 f"{description.with_suffix('')} was written in parts by several processes: finish the run, or resume "
                 f"it in one process for one checkpoint (vitreous train --resume {run})"
             )
-    raise FileNotFoundError(f"{run} is a run without a complete checkpoint: wait until it has written one")
+    raise FileNotFoundError(
+        f"{run} is a run without a complete checkpoint: if it is running, wait until it has written one; else "
+        f"vitreous train --resume {run} starts it again"
+    )
 
 
 def how_far(run: Path, checkpoint: Path) -> str:

@@ -29,7 +29,7 @@ function named(steps, limit, quarters) {
   return [...Array(Math.ceil(steps / every)).keys()].map((i) => i * every);
 }
 
-// Round numbers from low to high, about `count` of them, with their text: as many decimals as the steps need
+// Round numbers from low to high, about `count` of them, with their text: as many digits as the steps need
 export function ticks(low, high, count = 4) {
   const span = high - low || 1;
   const rough = span / count;
@@ -41,7 +41,8 @@ export function ticks(low, high, count = 4) {
   const found = [];
   for (let i = Math.ceil(low / step - 1e-9); i * step <= high + 1e-9 * span; i++) {
     const value = i * step;
-    found.push([value, i === 0 ? "0" : tiny ? value.toExponential(1).replace(".0", "") : value.toFixed(digits)]);
+    const places = Math.max(0, Math.floor(Math.log10(Math.abs(value))) - Math.round(Math.log10(power)) + 1); // of a power of ten
+    found.push([value, i === 0 ? "0" : tiny ? value.toExponential(places).replace(/\.?0+e/, "e") : value.toFixed(digits)]);
   }
   return found;
 }

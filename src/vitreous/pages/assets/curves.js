@@ -4,7 +4,7 @@
 import { ticks } from "./charts.js";
 import { make } from "./dom.js";
 
-const TALL = 250, LEFT = 52, RIGHT = 20, TOP = 22, BOTTOM = 40;
+const TALL = 250, NARROW = 52, RIGHT = 20, TOP = 22, BOTTOM = 40;
 const COLOURS = 8;
 
 // Draw every element of class "curves" under `root` and return the charts; `choose(x)` is called with the clicked x.
@@ -24,6 +24,8 @@ export class Curves {
     this.x0 = Math.min(this.xFrom ?? Infinity, ...xs, ...(xs.length ? [] : [0]));
     this.x1 = Math.max(this.xFrom ?? -Infinity, ...xs, ...(xs.length ? [] : [1]));
     [this.y0, this.y1] = limits(ys);
+    this.levels = ticks(this.y0, this.y1, 5).map(([y, text]) => [y, text + this.unit]);
+    this.left = Math.max(NARROW, 14 + 6.8 * Math.max(0, ...this.levels.map(([, text]) => text.length)));
     this.values = this.series.map(() => make("b", {}));
     this.legend = make("ul", { class: "legend" }, this.series.map(({ label }, i) => make("li", { class: `line-${i % COLOURS}` }, make("i", { "aria-hidden": "true" }), make("span", {}, label), this.values[i])));
     this.drawing = make("div", { class: "plot" });
@@ -32,7 +34,7 @@ export class Curves {
   }
 
   px(x) {
-    return LEFT + ((this.width - LEFT - RIGHT) * (x - this.x0)) / (this.x1 - this.x0 || 1);
+    return this.left + ((this.width - this.left - RIGHT) * (x - this.x0)) / (this.x1 - this.x0 || 1);
   }
 
   py(y) {
@@ -57,12 +59,12 @@ export class Curves {
     if (!width || width === this.width) return;
     this.width = width;
     const svg = make("svg", { viewBox: `0 0 ${width} ${TALL}`, width, height: TALL, class: "chart", role: "img", "aria-label": this.description() });
-    for (const [y, text] of ticks(this.y0, this.y1, 5)) {
-      svg.append(make("line", { x1: LEFT, x2: width - RIGHT, y1: this.py(y), y2: this.py(y), class: "grid" }));
-      svg.append(make("text", { x: LEFT - 8, y: this.py(y) + 4, "text-anchor": "end" }, text + this.unit));
+    for (const [y, text] of this.levels) {
+      svg.append(make("line", { x1: this.left, x2: width - RIGHT, y1: this.py(y), y2: this.py(y), class: "grid" }));
+      svg.append(make("text", { x: this.left - 8, y: this.py(y) + 4, "text-anchor": "end" }, text));
     }
     for (const [x, text] of ticks(this.x0, this.x1, Math.min(8, width / 60, Math.max(1, this.x1 - this.x0)))) svg.append(make("text", { x: this.px(x), y: TALL - BOTTOM + 18, "text-anchor": "middle" }, text));
-    svg.append(make("text", { x: (LEFT + width - RIGHT) / 2, y: TALL - 4, "text-anchor": "middle", class: "axis" }, this.xLabel));
+    svg.append(make("text", { x: (this.left + width - RIGHT) / 2, y: TALL - 4, "text-anchor": "middle", class: "axis" }, this.xLabel));
     const shown = [this.title.toLowerCase(), ...this.series.map((each) => each.label)]; // not twice
     if (!shown.includes(this.yLabel)) svg.append(make("text", { x: 0, y: 11 }, this.yLabel));
     this.rule = make("line", { y1: TOP, y2: TALL - BOTTOM, class: "rule" });
@@ -101,7 +103,7 @@ export class Curves {
 
   at(event) {
     const box = this.drawing.getBoundingClientRect();
-    const share = (event.clientX - box.left - LEFT) / (this.width - LEFT - RIGHT);
+    const share = (event.clientX - box.left - this.left) / (this.width - this.left - RIGHT);
     return this.x0 + Math.min(1, Math.max(0, share)) * (this.x1 - this.x0);
   }
 
