@@ -352,6 +352,13 @@ def test_evaluate_prints_json_and_writes(tmp_path, capsys):
     assert (tmp_path / "out/confusion.npz").exists()
 
 
+def test_evaluate_says_that_folders_are_read_as_class_indices(tmp_path, capsys):
+    (tmp_path / "images/3").mkdir(parents=True)
+    samples()["chelsea"].save(tmp_path / "images/3/0.png")
+    main(["evaluate", *SMALL, "--data", str(tmp_path / "images")])
+    assert "class names '3' are read as class indices: 'cat'" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_probe_splits_a_folder_as_training_does(tmp_path, capsys):
     for name, image in samples().items():

@@ -12,13 +12,14 @@ from tiny_sets import colour_folder
 
 from conftest import noise
 from vitreous.data.datasets import open_dataset
-from vitreous.data.image_dataset import NOUNS
+from vitreous.data.image_dataset import NOUNS, join_datasets
 from vitreous.data.sources.class_folder import from_folder
 from vitreous.data.splits import open_split
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.predict.evaluate import evaluate, open_unseen
 from vitreous.predict.evaluation_result import confidence_interval
+from vitreous.predict.preprocess_check import check_preprocess
 from vitreous.predict.scores import SCORES
 from vitreous.runtime.wording import figure
 from vitreous.weights.class_names import imagenet_names, imagenet_wordnet_ids
@@ -197,6 +198,41 @@ def test_data_of_others_and_test_splits_are_measured_whole(tmp_path):
     model = small_model(tmp_path / "model", ["a", "b"], record(tmp_path / "split", train))
     found, note = open_unseen(tmp_path / "split", model)
     assert (len(found), note) == (12, "")
+
+
+@pytest.mark.parametrize("names", [[*"abc"], [f"class {i}" for i in range(12)], imagenet_names()])
+def test_names_of_a_built_in_dataset_are_never_read_as_class_indices(names, tmp_path):
+    model = small_model(tmp_path / "model", names)
+    refused = "10 of 10 classes are not the model's, such as '0': to learn them"
+    with pytest.raises(ValueError, match=refused):
+        evaluate("digits", model, limit=10, device="cpu")
+    with pytest.raises(ValueError, match=refused):
+        check_preprocess(model, open_dataset("digits").spread(3))
+    with pytest.raises(ValueError, match=refused):
+        evaluate(join_datasets([open_dataset("digits", "train"), open_dataset("digits")]), model, limit=3)
+
+
+def test_names_of_a_built_in_dataset_match_a_models_own(tmp_path):
+    model = small_model(tmp_path / "model", [*reversed("0123456789")])
+    result = evaluate("digits", model, limit=20, device="cpu")
+    assert result.note == ""
+    data = open_dataset("digits").spread(20)
+    counts = [data.labels.count(int(name)) for name in result.class_names]
+    assert result.confusion.sum(dim=1).tolist() == counts
+
+
+def test_folders_that_are_read_as_class_indices_are_named_in_a_note(tmp_path):
+    data = colour_folder(tmp_path / "data", ["0", "2"])
+    flowers = small_model(tmp_path / "model", ["iris", "lily", "rose"])
+    note = "class names '0', '2' are read as class indices: 'iris', 'rose'"
+    assert evaluate(data, flowers, device="cpu").note == note
+    paths = [str(path) for path in sorted(data.glob("*/*.png"))]
+    assert evaluate(paths, flowers, labels=[0] * len(paths), device="cpu").note == ""  # these can be nothing else
+    assert evaluate(data, small_model(tmp_path / "numbers", ["0", "1", "2"]), device="cpu").note == ""
+    many = small_model(tmp_path / "many", imagenet_names())
+    colour_folder(data, ["3", "4"])
+    shown = "'0', '2', '3' and 1 more are read as class indices: 'tench', 'great white shark', 'tiger shark' and 1 more"
+    assert evaluate(data, many, device="cpu").note == f"class names {shown}"
 
 
 FITS = ("crop", "squash", "pad")

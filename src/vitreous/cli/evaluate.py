@@ -123,6 +123,7 @@ def evaluate(
     if output is not None:
         for path in result.write(output):
             console.print(f"wrote {path}", markup=False)
+    note = "; ".join(filter(None, (note, result.note)))
     part = {"note": note} if note and json else {}
     equal = isinstance(result, Evaluation) and result.is_balanced
     per_class = {} if equal or not json else {"per_class": result.per_class()}

@@ -19,7 +19,7 @@ from vitreous.data.images import ImageError
 from vitreous.data.preprocess import Fit, Preprocess
 from vitreous.data.splits import open_split
 from vitreous.models.last_block import Compute
-from vitreous.predict.class_matching import match_classes
+from vitreous.predict.class_matching import match_dataset, note_indices
 from vitreous.predict.evaluation_result import Evaluation, TaskEvaluation
 from vitreous.predict.pipeline import (
     check_finite,
@@ -119,8 +119,9 @@ def evaluate(
         data = _with_names(data, card, classes)
     else:
         own_names = named_by_folders(model, data.class_names)
-        matched = list(range(classes)) if own_names else match_classes(data.class_names, card.class_names, classes)
-        indices = torch.tensor(matched)
+        indices = torch.tensor(list(range(classes)) if own_names else match_dataset(data, model))
+        if labels is None and not own_names:  # labels of images are known to be indices
+            note = "; ".join(filter(None, (note, note_indices(data, model))))
     if compute is None:
         compute = choose_compute(model, fast=fast, batch_size=batch_size, device=device, precision=precision)
     run = compute or plain_compute(model, "logits", device, precision)
