@@ -176,6 +176,20 @@ def test_of_its_own_training_folder_a_model_is_measured_on_the_held_out_part(tmp
     assert "so this is too high" in warning
 
 
+@pytest.mark.parametrize(
+    ("recorded", "validation", "expected"), [(7, 0.0, 7), (8, 0.2, 8), (None, 0.0, 10), (None, 0.2, 8), (700, 0.0, 10)]
+)
+def test_the_number_of_images_that_a_model_learned_from_is_its_records(recorded, validation, expected, tmp_path):
+    """Unreadable images and those for validation were not learned from; images may have been removed since."""
+    data = colour_folder(tmp_path / "data", ["a", "b"])
+    train, _ = open_split(data, held_out=0.3)
+    assert len(train) == 10
+    kept = record(data, train, validation=validation) | {"training_images": recorded}
+    model = small_model(tmp_path / "model", ["a", "b"], kept)
+    for everything in (False, True):
+        assert f"learned from {expected} of these 12 images" in open_unseen(data, model, all_images=everything)[1]
+
+
 def test_a_folder_that_was_moved_is_known_and_another_is_doubted(tmp_path):
     data = colour_folder(tmp_path / "data", ["a", "b"])
     train, held_out = open_split(data, held_out=0.3)

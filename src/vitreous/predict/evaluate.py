@@ -227,14 +227,15 @@ def open_unseen(
     if train.class_names != model.card.class_names:  # other data
         return data, ""
     same = _is_same_data(name, used, len(train), model)
+    learned = _count_learned(used, len(train), model)
     chosen = same and model.card.thresholds is not None and not used.get("validation")  # else on training images
     if len(held_out) == len(data):  # a test split
         return data, CHOSEN_HERE if chosen else ""
     if not same:
         return data, f"the model was trained on {used.get('data')}: if it learned from these images, this is too high"
     if all_images:
-        return data, f"the model learned from {len(train):,} of these {len(data):,} images, so this is too high"
-    note = f"the model learned from {len(train):,} of these {len(data):,} images: measured on the {len(held_out):,} "
+        return data, f"the model learned from {learned:,} of these {len(data):,} images, so this is too high"
+    note = f"the model learned from {learned:,} of these {len(data):,} images: measured on the {len(held_out):,} "
     return held_out, f"{note}that were held out (--all for all){f'; {CHOSEN_HERE}' * chosen}"
 
 
@@ -256,10 +257,22 @@ def _source(name: str | Path, root: Path | None, card: Card) -> DatasetSource:
 def _is_same_data(name: str | Path, used: dict[str, Any], train_images: int, model: Model) -> bool:
     """Return whether the model that `evaluate` measures was trained on this data: by path, or by name if moved."""
     before, now = (os.path.realpath(str(path)) for path in (used.get("data"), name))
-    share = used.get("validation") or 0
-    learned = train_images - (max(1, round(share * train_images)) if share else 0)
     recorded = (model.card.training or {}).get("training_images")
-    return before == now or (os.path.basename(before) == os.path.basename(now) and learned == recorded)
+    same_name = os.path.basename(before) == os.path.basename(now)
+    return before == now or (same_name and _without_validation(used, train_images) == recorded)
+
+
+def _without_validation(used: dict[str, Any], train_images: int) -> int:
+    """Return how many train images the training of the model for `evaluate` left after its share for validation."""
+    share = used.get("validation") or 0
+    return train_images - (max(1, round(share * train_images)) if share else 0)
+
+
+def _count_learned(used: dict[str, Any], train_images: int, model: Model) -> int:
+    """Return how many images the model for `evaluate` learned from: its record leaves out unreadable ones."""
+    most = _without_validation(used, train_images)
+    recorded = (model.card.training or {}).get("training_images")
+    return min(recorded, most) if isinstance(recorded, int) else most
 
 
 def training_config(model: Model) -> dict[str, Any] | None:
