@@ -201,6 +201,22 @@ def test_a_folder_that_was_moved_is_known_and_another_is_doubted(tmp_path):
     assert note.startswith("the model was trained on /elsewhere/pets: if it learned from these images")
 
 
+@pytest.mark.parametrize("classes", [["a"], ["a", "b"], ["b", "c"]])
+def test_images_of_some_of_the_training_classes_are_doubted(classes, tmp_path):
+    train, _ = open_split(colour_folder(tmp_path / "data", ["a", "b", "c"]), held_out=0.3)
+    model = small_model(tmp_path / "model", ["a", "b", "c"], record(tmp_path / "data", train))
+    data = colour_folder(tmp_path / "part", classes)
+    found, note = open_unseen(data, model)
+    assert len(found) == 6 * len(classes)
+    assert note == f"the model was trained on {tmp_path / 'data'}: if it learned from these images, this is too high"
+    assert "if it learned from these images" in evaluate(data, model, device="cpu").note
+    known = small_model(tmp_path / "known", ["a", "b", "c"], record("cifar10", train))
+    assert open_unseen(data, known)[1] == ""  # a built-in dataset: not the user's own images
+    for split in ("train", "test"):
+        colour_folder(tmp_path / "split" / split, classes)
+    assert open_unseen(tmp_path / "split", model)[1] == ""
+
+
 def test_data_of_others_and_test_splits_are_measured_whole(tmp_path):
     data = colour_folder(tmp_path / "data", ["a", "b"])
     assert open_unseen(data, small_model(tmp_path / "untrained", ["a", "b"]))[1] == ""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from vitreous.data.dataset_source import DatasetSource
-from vitreous.data.datasets import EXPECTED, find_source
+from vitreous.data.datasets import DATASETS, EXPECTED, find_source
 from vitreous.data.finding import Images, open_images
 from vitreous.data.image_dataset import NOUNS, ImageDataset, count_names, list_some
 from vitreous.data.images import ImageError
@@ -215,24 +215,30 @@ def open_unseen(
     name: str | Path, model: Model, root: Path | None = None, *, all_images: bool = False
 ) -> tuple[ImageDataset, str]:
     """Open the images to evaluate on: test images, or of a model's own training data those held out then; say so."""
-    data = _source(name, root, model.card).open("test")
+    source = _source(name, root, model.card)
+    data = source.open("test")
     used = training_config(model)
     if used is None or used.get("stream"):
         return data, ""
+    doubt = f"the model was trained on {used.get('data')}: if it learned from these images, this is too high"
+    # images without splits, of some of the training classes, may be some of the training images
+    overlaps = source.whole is not None and not set(data.class_names).isdisjoint(model.card.class_names or ())
+    own_data = used.get("data") is not None and str(used["data"]) not in DATASETS
+    partial_doubt = doubt if overlaps and own_data else ""
     try:
         task = None if model.card.task == "classify" else model.card.task
         train, held_out = open_split(name, root, used["held_out"], train=used["train_split"], task=task)
     except (ValueError, KeyError, OSError):  # other splits than the training had, or a record of something else
-        return data, ""
-    if train.class_names != model.card.class_names:  # other data
-        return data, ""
+        return data, partial_doubt
+    if train.class_names != model.card.class_names:  # other data, or a part
+        return data, partial_doubt
     same = _is_same_data(name, used, len(train), model)
     learned = _count_learned(used, len(train), model)
     chosen = same and model.card.thresholds is not None and not used.get("validation")  # else on training images
     if len(held_out) == len(data):  # a test split
         return data, CHOSEN_HERE if chosen else ""
     if not same:
-        return data, f"the model was trained on {used.get('data')}: if it learned from these images, this is too high"
+        return data, doubt
     if all_images:
         return data, f"the model learned from {learned:,} of these {len(data):,} images, so this is too high"
     note = f"the model learned from {learned:,} of these {len(data):,} images: measured on the {len(held_out):,} "
