@@ -15,7 +15,7 @@ from PIL import Image
 
 from conftest import SMALL, noise
 from vitreous.cli.main import COMMANDS, main
-from vitreous.cli.usage import PURPOSES
+from vitreous.cli.usage import PURPOSES, welcome
 from vitreous.data.samples import samples
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
@@ -63,6 +63,11 @@ def test_every_command_has_help(command, capsys):
         main([command, "--help"])
     assert stop.value.code == 0
     assert len(capsys.readouterr().out.splitlines()) > 5
+
+
+def test_the_welcome_names_the_image_that_explain_takes_when_none_is_named():
+    assert next(iter(samples())) == "coffee"
+    assert re.search(r"vitreous explain +write a page of what .* sees in a cup of coffee", welcome())
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["help"]])
