@@ -15,7 +15,7 @@ from PIL import Image
 
 from conftest import SMALL, noise
 from vitreous.cli.main import COMMANDS, main
-from vitreous.cli.usage import PURPOSES
+from vitreous.cli.usage import PURPOSES, welcome
 from vitreous.data.samples import samples
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
@@ -63,6 +63,11 @@ def test_every_command_has_help(command, capsys):
         main([command, "--help"])
     assert stop.value.code == 0
     assert len(capsys.readouterr().out.splitlines()) > 5
+
+
+def test_the_welcome_names_the_image_that_explain_takes_when_none_is_named():
+    assert next(iter(samples())) == "coffee"
+    assert re.search(r"vitreous explain +write a page of what .* sees in a cup of coffee", welcome())
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["help"]])
@@ -350,6 +355,31 @@ def test_evaluate_prints_json_and_writes(tmp_path, capsys):
     assert result["images"] == 3
     assert result["top1"] == 1
     assert (tmp_path / "out/confusion.npz").exists()
+
+
+@pytest.mark.parametrize("probe", [[], ["--probe", "knn"]])
+def test_evaluate_prints_its_result_and_ends_with_2_if_images_are_unreadable(probe, tmp_path, capsys):
+    for name in ("cat", "dog"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for i in range(3):
+            samples()["chelsea"].rotate(3 * i).save(tmp_path / f"images/{name}/{i}.png")
+    words = ["evaluate", *SMALL, "--data", str(tmp_path / "images"), "--json", *probe]
+    main(words)
+    assert json.loads(capsys.readouterr().out)["unreadable"] == 0
+    (tmp_path / "images/cat/broken.png").write_bytes(b"no image")
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    out, err = capsys.readouterr()
+    assert stop.value.code == 2
+    assert json.loads(out)["unreadable"] == 1
+    assert ("1 unreadable image left out" if probe else "broken.png") in err
+
+
+def test_evaluate_says_that_folders_are_read_as_class_indices(tmp_path, capsys):
+    (tmp_path / "images/3").mkdir(parents=True)
+    samples()["chelsea"].save(tmp_path / "images/3/0.png")
+    main(["evaluate", *SMALL, "--data", str(tmp_path / "images")])
+    assert "class names '3' are read as class indices: 'cat'" in capsys.readouterr().err
 
 
 @pytest.mark.slow

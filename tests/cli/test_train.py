@@ -406,7 +406,8 @@ def test_an_unfinished_run_says_so_when_it_answers_and_not_how_it_began_when_it_
         assert head in fails(words, capsys, 143)
     main(["classify", f"{zoo}/cat/0.png", "--model", "run"])
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "unfinished" in line]
-    expected = "run is an unfinished run, its weights are from epoch 1 of 2: vitreous train --resume run finishes it"
+    expected = "run is an unfinished run, its weights are from the middle of epoch 1 of 2: "
+    expected += "vitreous train --resume run finishes it"
     assert line == expected
     assert vitreous.load("run").card.report.remarks()[0] == expected
     main(["train", "--resume", "run"])

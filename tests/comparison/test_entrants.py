@@ -20,6 +20,8 @@ from vitreous.comparison.entrants import (
 from vitreous.data.splits import open_split
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.training.recipes import finetune_config
+from vitreous.weights.load import load
+from vitreous.weights.save import save
 
 SAME = ("shift", "flip", "crop", "augment", "magnitude", "erasing", "mixup", "cutmix", "mix_share", "label_smoothing")
 VIT, RESNET = find_entrant("vit_micro_patch4_32"), find_entrant("resnet18_small")
@@ -80,9 +82,43 @@ def test_a_policy_that_freezes_means_the_checkpoint_of_that_name_and_none_is_ref
         find_entrant("resnet18@head")
 
 
-def test_a_misspelled_name_is_an_error():
-    with pytest.raises(ValueError, match="no model is known"):
-        find_entrant("vit_micro_patch4_23")
+@pytest.mark.parametrize(
+    ("asked", "hint"),
+    [
+        ("vit_micro_patch4_23", "did you mean vit_micro_patch4_32"),
+        ("resnet18_smal", "did you mean resnet18_small"),
+        ("resnet18_smal@head", "did you mean resnet18_small"),
+        ("resnet14_smal:width=9", "did you mean resnet14_small"),
+        ("reznet50", "did you mean resnet50"),
+        ("pakaged", "did you mean packaged"),
+        ("swin_tiny_patch4_window7_224", "a Swin Transformer, which is not supported"),
+        ("packaged:cifr10", "the package holds no model 'cifr10'"),
+    ],
+)
+def test_a_misspelled_name_is_an_error_that_offers_the_nearest(asked, hint):
+    with pytest.raises(ValueError, match=hint):
+        find_entrant(asked)
+
+
+@pytest.mark.parametrize(
+    ("asked", "word", "policy"),
+    [
+        ("packaged@atention", "atention", "attention"),
+        ("resnet18_small@ful", "ful", "full"),
+        ("google/vit-base-patch16-224@lara", "lara", "lora"),
+        ("B/16@lst:2", "lst:2", "last:N"),
+        ("timm:resnet18@hed", "hed", "head"),
+    ],
+)
+def test_a_misspelled_policy_is_named_as_one(asked, word, policy):
+    with pytest.raises(ValueError, match=f"{asked}: no policy is called '{word}': did you mean {policy}\\?"):
+        find_entrant(asked)
+
+
+def test_a_file_whose_name_has_an_at_sign_is_no_misspelled_policy(tmp_path):
+    path = tmp_path / "mine@hed"
+    save(load("packaged:cifar10"), path)
+    assert find_entrant(str(path)).model == str(path)
 
 
 @pytest.mark.parametrize("entrants", [(VIT, RESNET), (TUNED, TUNED_RESNET), (TUNED, RESNET, VIT)])

@@ -12,13 +12,14 @@ from tiny_sets import colour_folder
 
 from conftest import noise
 from vitreous.data.datasets import open_dataset
-from vitreous.data.image_dataset import NOUNS
+from vitreous.data.image_dataset import NOUNS, join_datasets
 from vitreous.data.sources.class_folder import from_folder
 from vitreous.data.splits import open_split
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.predict.evaluate import evaluate, open_unseen
 from vitreous.predict.evaluation_result import confidence_interval
+from vitreous.predict.preprocess_check import check_preprocess
 from vitreous.predict.scores import SCORES
 from vitreous.runtime.wording import figure
 from vitreous.weights.class_names import imagenet_names, imagenet_wordnet_ids
@@ -175,6 +176,20 @@ def test_of_its_own_training_folder_a_model_is_measured_on_the_held_out_part(tmp
     assert "so this is too high" in warning
 
 
+@pytest.mark.parametrize(
+    ("recorded", "validation", "expected"), [(7, 0.0, 7), (8, 0.2, 8), (None, 0.0, 10), (None, 0.2, 8), (700, 0.0, 10)]
+)
+def test_the_number_of_images_that_a_model_learned_from_is_its_records(recorded, validation, expected, tmp_path):
+    """Unreadable images and those for validation were not learned from; images may have been removed since."""
+    data = colour_folder(tmp_path / "data", ["a", "b"])
+    train, _ = open_split(data, held_out=0.3)
+    assert len(train) == 10
+    kept = record(data, train, validation=validation) | {"training_images": recorded}
+    model = small_model(tmp_path / "model", ["a", "b"], kept)
+    for everything in (False, True):
+        assert f"learned from {expected} of these 12 images" in open_unseen(data, model, all_images=everything)[1]
+
+
 def test_a_folder_that_was_moved_is_known_and_another_is_doubted(tmp_path):
     data = colour_folder(tmp_path / "data", ["a", "b"])
     train, held_out = open_split(data, held_out=0.3)
@@ -184,6 +199,22 @@ def test_a_folder_that_was_moved_is_known_and_another_is_doubted(tmp_path):
     found, note = open_unseen(data, other)
     assert len(found) == 12
     assert note.startswith("the model was trained on /elsewhere/pets: if it learned from these images")
+
+
+@pytest.mark.parametrize("classes", [["a"], ["a", "b"], ["b", "c"]])
+def test_images_of_some_of_the_training_classes_are_doubted(classes, tmp_path):
+    train, _ = open_split(colour_folder(tmp_path / "data", ["a", "b", "c"]), held_out=0.3)
+    model = small_model(tmp_path / "model", ["a", "b", "c"], record(tmp_path / "data", train))
+    data = colour_folder(tmp_path / "part", classes)
+    found, note = open_unseen(data, model)
+    assert len(found) == 6 * len(classes)
+    assert note == f"the model was trained on {tmp_path / 'data'}: if it learned from these images, this is too high"
+    assert "if it learned from these images" in evaluate(data, model, device="cpu").note
+    known = small_model(tmp_path / "known", ["a", "b", "c"], record("cifar10", train))
+    assert open_unseen(data, known)[1] == ""  # a built-in dataset: not the user's own images
+    for split in ("train", "test"):
+        colour_folder(tmp_path / "split" / split, classes)
+    assert open_unseen(tmp_path / "split", model)[1] == ""
 
 
 def test_data_of_others_and_test_splits_are_measured_whole(tmp_path):
@@ -197,6 +228,41 @@ def test_data_of_others_and_test_splits_are_measured_whole(tmp_path):
     model = small_model(tmp_path / "model", ["a", "b"], record(tmp_path / "split", train))
     found, note = open_unseen(tmp_path / "split", model)
     assert (len(found), note) == (12, "")
+
+
+@pytest.mark.parametrize("names", [[*"abc"], [f"class {i}" for i in range(12)], imagenet_names()])
+def test_names_of_a_built_in_dataset_are_never_read_as_class_indices(names, tmp_path):
+    model = small_model(tmp_path / "model", names)
+    refused = "10 of 10 classes are not the model's, such as '0': to learn them"
+    with pytest.raises(ValueError, match=refused):
+        evaluate("digits", model, limit=10, device="cpu")
+    with pytest.raises(ValueError, match=refused):
+        check_preprocess(model, open_dataset("digits").spread(3))
+    with pytest.raises(ValueError, match=refused):
+        evaluate(join_datasets([open_dataset("digits", "train"), open_dataset("digits")]), model, limit=3)
+
+
+def test_names_of_a_built_in_dataset_match_a_models_own(tmp_path):
+    model = small_model(tmp_path / "model", [*reversed("0123456789")])
+    result = evaluate("digits", model, limit=20, device="cpu")
+    assert result.note == ""
+    data = open_dataset("digits").spread(20)
+    counts = [data.labels.count(int(name)) for name in result.class_names]
+    assert result.confusion.sum(dim=1).tolist() == counts
+
+
+def test_folders_that_are_read_as_class_indices_are_named_in_a_note(tmp_path):
+    data = colour_folder(tmp_path / "data", ["0", "2"])
+    flowers = small_model(tmp_path / "model", ["iris", "lily", "rose"])
+    note = "class names '0', '2' are read as class indices: 'iris', 'rose'"
+    assert evaluate(data, flowers, device="cpu").note == note
+    paths = [str(path) for path in sorted(data.glob("*/*.png"))]
+    assert evaluate(paths, flowers, labels=[0] * len(paths), device="cpu").note == ""  # these can be nothing else
+    assert evaluate(data, small_model(tmp_path / "numbers", ["0", "1", "2"]), device="cpu").note == ""
+    many = small_model(tmp_path / "many", imagenet_names())
+    colour_folder(data, ["3", "4"])
+    shown = "'0', '2', '3' and 1 more are read as class indices: 'tench', 'great white shark', 'tiger shark' and 1 more"
+    assert evaluate(data, many, device="cpu").note == f"class names {shown}"
 
 
 FITS = ("crop", "squash", "pad")

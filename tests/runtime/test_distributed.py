@@ -89,7 +89,9 @@ def test_two_processes_measure_what_one_does(model, tmp_path, capsys):
         for name, value in expected.items():
             assert message[name] == (pytest.approx(value, abs=1e-6) if isinstance(value, float) else value), name
         assert json.loads((tmp_path / f"one-{rank}.json").read_text())["images"] == 1
-    main(["evaluate", "--data", str(data), "--model", model, "--output", str(tmp_path / "alone"), "--json"])
+    with pytest.raises(SystemExit) as stop:  # under torchrun, it would be reported as a crash
+        main(["evaluate", "--data", str(data), "--model", model, "--output", str(tmp_path / "alone"), "--json"])
+    assert stop.value.code == 2
     captured = capsys.readouterr()
     (line,) = done.stdout.splitlines()  # the first process alone prints
     assert flat(json.loads(line)) == pytest.approx(flat(json.loads(captured.out)), abs=1e-6)

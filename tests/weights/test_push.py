@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -200,6 +201,27 @@ def test_the_card_states_what_the_run_recorded_and_no_licence():
     ):
         assert part in text, part
     assert "| device" not in text
+
+
+def test_the_card_of_a_short_run_on_a_folder_called_images_reads_as_a_sentence():
+    model = trained(pretrained=True, model="packaged", data="/home/ann/images/")
+    model.card.training |= {"training_images": 36, "result": RESULT | {"epochs": 1, "seconds": 1.2, "images": 24}}
+    text = model_card(model)
+    for part in (
+        "parameters. It distinguishes 3 classes: ant, bee, cow. Fine-tuned from packaged on the folder images with",
+        "Trained on 36 images of the folder images. 1 epoch took 1 s.",
+        "of 24 held-out images of the folder images are classified correctly",
+        "It was evaluated on the folder images only",
+    ):
+        assert part in text, part
+    assert "Trained from scratch on zoo with" in model_card(trained())
+
+
+@pytest.mark.parametrize(("classes", "shown"), [(3, False), (5, False), (6, True)])
+def test_the_card_says_how_often_a_class_is_among_five_if_there_are_more(classes, shown):
+    model = noise(ViT(ViTConfig(image_size=16, patch_size=8, width=16, depth=2, heads=2, classes=classes)))
+    model.card = replace(trained().card, class_names=tuple("abcdef"[:classes]))
+    assert ("among the top five for 100.00%" in model_card(model)) == shown
 
 
 def test_the_card_names_the_checkpoint_that_a_run_began_with():

@@ -48,7 +48,7 @@ def test_the_newest_complete_checkpoint_is_taken_and_the_finished_model_before_i
 
 
 @pytest.mark.parametrize(
-    ("epoch", "step", "shown"), [(2, 0, "epoch 2 of 9"), (2, 5, "epoch 3 of 9"), ("x", 0, "one of")]
+    ("epoch", "step", "shown"), [(2, 0, "epoch 2 of 9"), (8, 5, "the middle of epoch 9 of 9"), ("x", 0, "one of")]
 )
 def test_an_unfinished_run_names_the_epoch_of_its_weights(run, epoch, step, shown):
     weights = add_checkpoint(run, 1)

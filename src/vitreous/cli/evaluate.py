@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
@@ -46,7 +47,7 @@ def evaluate(
     """Measure a model's accuracy on labelled images; under `torchrun`, each process takes its share.
 
     A model of several labels is measured by mean average precision and F1, one of numbers by R² and errors, one of
-    masks by IoU.
+    masks by IoU. Unreadable images are named and left out; the exit code is then 2 (under `torchrun` 0).
 
     Args:
         data: A folder with a sub-folder a class (named by class, WordNet id or index), a .csv file with columns image
@@ -110,6 +111,9 @@ def evaluate(
         if output is not None:
             write_json(output / "result.json", summary | about)
         _print_summary(summary | about, json)
+        if left_out := summary["unreadable"]:
+            console.print(f"vitreous: {count(left_out, 'unreadable image')} left out", markup=False)
+            sys.exit(2)
         return
     images, note = open_unseen(data, model, data_root, all_images=all)
     images = images if limit is None else images.spread(limit)
@@ -123,6 +127,7 @@ def evaluate(
     if output is not None:
         for path in result.write(output):
             console.print(f"wrote {path}", markup=False)
+    note = "; ".join(filter(None, (note, result.note)))
     part = {"note": note} if note and json else {}
     equal = isinstance(result, Evaluation) and result.is_balanced
     per_class = {} if equal or not json else {"per_class": result.per_class()}
@@ -132,6 +137,8 @@ def evaluate(
     if note:
         console.print(note, markup=False)
     say_problems(console, result.problems, len(images))
+    if result.problems and rank.world_size == 1:  # torchrun would report a crash
+        sys.exit(2)
 
 
 def _print_summary(summary: dict[str, Any], as_json: bool) -> None:

@@ -25,7 +25,7 @@ Flags = Callable[[], dict[str, str]]
 """Every flag of the command, as `--help` spells it with its value."""
 
 BEGIN = {
-    "vitreous explain": "write a page of what the packaged model sees in a cat",
+    "vitreous explain": "write a page of what the packaged model sees in a cup of coffee",
     "vitreous classify photo.jpg": "classify an image of yours",
     "vitreous train": "train a ViT on handwritten digits in half a minute",
 }
@@ -73,7 +73,7 @@ def welcome() -> str:
     """Return the welcome screen.
 
     >>> print(welcome().splitlines()[3])
-      vitreous explain              write a page of what the packaged model sees in a cat
+      vitreous explain              write a page of what the packaged model sees in a cup of coffee
     """
     lines = ["Vision Transformers you can see through.", "", "Begin with"]
     lines += [f"  {command:<30}{about}" for command, about in BEGIN.items()]

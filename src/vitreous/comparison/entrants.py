@@ -9,13 +9,15 @@ All models of a study share images, augmentation, batch size and budget, which c
 the kind of model (the optimiser, above all) is decided in `configure` alone; `differing` finds it again for the page.
 """
 
+import difflib
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Self
 
 from vitreous.data.image_dataset import ImageDataset
-from vitreous.models.resnet import ResNetConfig, resnet_config
+from vitreous.models.resnet import DEPTHS, ResNetConfig, resnet_config
 from vitreous.models.timm_classifier import TimmClassifier, TimmConfig, split_timm
 from vitreous.models.variants import VARIANTS, split_changes, variant
 from vitreous.models.vit_config import ViTConfig
@@ -24,7 +26,8 @@ from vitreous.training.data_check import typical_image
 from vitreous.training.policies import POLICIES
 from vitreous.training.recipes import FINETUNE, POLICY_RATES, RECIPES, finetune_config, for_task, scratch_config
 from vitreous.weights.load import load
-from vitreous.weights.names import parse
+from vitreous.weights.names import DEFAULT_TAGS, PACKAGED, TORCHVISION_MODELS, parse
+from vitreous.weights.unsupported import unsupported_family
 
 EVALUATIONS = 50
 """About how often a run evaluates the held-out images; a shorter one after each epoch, or as its data allow."""
@@ -127,6 +130,8 @@ def find_entrant(label: str, say: Callable[[str], object] = lambda line: None) -
     ('from scratch', 'fine-tuned (head)')
     """
     name, policy = split_policy(label)
+    if policy is None:
+        _check_policy(label)
     freezes = policy not in (None, "full")  # from scratch everything learns: frozen weights would stay noise
     if resnet_config(name) is not None:
         if freezes:
@@ -137,6 +142,13 @@ def find_entrant(label: str, say: Callable[[str], object] = lambda line: None) -
     base = split_changes(name, ViTConfig)[0]
     if not freezes and (base in VARIANTS or re.fullmatch(r"(Ti|S|B|L|H|g|G)/\d+", base)):
         return Entrant(label, name, "ViT", False, "full", variant(name).size[0])
+    try:
+        parse(name)
+    except ValueError as error:
+        if close := _suggest_models(name):
+            hint = f"did you mean {' or '.join(close)}? A timm name needs its tag: {name}.<tag>"
+            raise ValueError(f"no model is known by the name {name!r}: {hint}") from error
+        raise
     try:
         model = load(name)
     except OSError as error:
@@ -152,6 +164,24 @@ def find_entrant(label: str, say: Callable[[str], object] = lambda line: None) -
         size = model.config.size[0] if model.fixed_size else None
         return Entrant(label, name, "timm", True, policy or "full", size, batch_norm=model.has_batch_norm())
     return Entrant(label, name, "ResNet", True, policy or "full", None, batch_norm=True)
+
+
+def _check_policy(label: str) -> None:
+    """Raise if the name of a study's entrant ends in a misspelled policy; a Hub revision or a file is none."""
+    _, at, word = label.rpartition("@")
+    close = difflib.get_close_matches(word.partition(":")[0], POLICIES, n=1)
+    if at and close and not os.path.exists(os.path.expanduser(label)) and not os.path.exists(os.path.expanduser(word)):
+        raise ValueError(f"{label}: no policy is called {word!r}: did you mean {close[0].replace('last', 'last:N')}?")
+
+
+def _suggest_models(name: str) -> list[str]:
+    """Suggest names that a study's entrant may have, from scratch or with weights, for a misspelled one."""
+    base = name.partition(":")[0]
+    resnets = [f"resnet{depth}{stem}" for stem in ("", "_small") for depth in DEPTHS]
+    known = dict.fromkeys([*VARIANTS, *resnets, *DEFAULT_TAGS, *TORCHVISION_MODELS, *PACKAGED])
+    if base in known or unsupported_family(base) is not None:
+        return []
+    return difflib.get_close_matches(base, known, n=3)
 
 
 def _find_timm(label: str, name: str, architecture: str, weights: str, policy: str | None) -> Entrant:

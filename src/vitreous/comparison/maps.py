@@ -33,7 +33,7 @@ from vitreous.data.sources.mask_folder import MaskFolder, find_mask_folders
 from vitreous.inside.faithfulness import rank_correlation
 from vitreous.inside.methods import choose_methods, patch_grid
 from vitreous.pages.maps import MapExample, write_maps_page
-from vitreous.predict.class_matching import match_classes
+from vitreous.predict.class_matching import match_dataset
 from vitreous.predict.parts import PartsJob, fingerprint, write_parts
 from vitreous.predict.tables import reason, table_schema
 from vitreous.runtime.device import device_name, pick_device
@@ -132,7 +132,7 @@ def compare_maps(
                 "folder with a sub-folder for each class"
             )
         found = found if images is None else found.spread(images)
-        classes = match_classes(found.class_names, network.card.class_names, network.config.classes)
+        classes = match_dataset(found, network)
         names = [found.describe(i) for i in range(len(found))]
         if len(set(names)) < len(names):
             names = [f"{name} #{i}" for i, name in enumerate(names)]

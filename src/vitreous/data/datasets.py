@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,7 +87,7 @@ def _find_source(name: str | Path, root: Path | None, task: str | None) -> Datas
             raise ValueError(f"{name} is a dataset, and a folder here: write ./{name} for the folder, or rename it")
         build = DATASETS[str(name)]
         known = getattr(build, "splits", ("train", "test"))
-        return DatasetSource(str(name), {split: partial(build, root or data_root(), split) for split in known})
+        return DatasetSource(str(name), {split: partial(_build, build, root or data_root(), split) for split in known})
     if not str(name).startswith(PREFIX):
         masks = {} if task == "classify" else find_mask_folders(path)
         if task == "segment" and masks:
@@ -113,6 +114,11 @@ def _find_source(name: str | Path, root: Path | None, task: str | None) -> Datas
     known = f"did you mean {close[0]}?" if close else "give a folder with a sub-folder for each class, or one of those"
     hint = nearest_path(path) or known
     raise FileNotFoundError(f"{name} is neither a folder nor a known dataset ({', '.join(DATASETS)}): {hint}")
+
+
+def _build(build: Callable[[Path, str], ImageDataset], root: Path, split: str) -> ImageDataset:
+    """Open a split of a dataset of `DATASETS`, and mark it as one."""
+    return replace(build(root, split), built_in=True)
 
 
 def data_root() -> Path:

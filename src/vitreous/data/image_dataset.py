@@ -52,6 +52,8 @@ class ImageDataset:
     """multilabel: 1 for each label that an image has, else 0; regress: the numbers in their own units: `[n k]`."""
     mask: Callable[[int], Image] | None = None
     """segment: index → mask, an L image of the image's size: indices into `class_names`, 255 where none counts."""
+    built_in: bool = field(default=False, compare=False)
+    """Whether it is one of `DATASETS`: its class names are never another model's class indices, not even "0" to "9"."""
 
     def __repr__(self) -> str:
         return f"ImageDataset({self.name!r}: {len(self):,} images, {count_names(self)})"
@@ -188,6 +190,7 @@ def join_datasets(datasets: Iterable[ImageDataset]) -> ImageDataset:
         task=first.task,
         targets=None if first.targets is None else np.concatenate([part.targets for part in parts]),
         mask=None if first.mask is None else partial(_joined, tuple(part.mask for part in parts), ends),  # type: ignore[misc]
+        built_in=first.built_in,
     )
 
 

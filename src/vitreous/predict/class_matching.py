@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+from vitreous.data.image_dataset import ImageDataset, list_some
 from vitreous.weights.class_names import imagenet_names, imagenet_wordnet_ids
 from vitreous.weights.load import Model
 
@@ -62,8 +63,33 @@ def suggest_classes(target: str, names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(name for part in close for name in spelled[part]))[:SUGGESTED]
 
 
-def match_classes(names: Sequence[str], model_names: Sequence[str] | None, classes: int) -> list[int]:
-    """Match the dataset's class names to the model's: return the model's index of each.
+def match_dataset(data: ImageDataset, model: Model) -> list[int]:
+    """Match a dataset's class names to the model's: return the model's index of each. See `match_classes`."""
+    names, known, classes = data.class_names, model.card.class_names, model.config.classes
+    as_indices = not data.built_in or (known is None and classes == len(names))
+    return match_classes(names, known, classes, as_indices=as_indices)
+
+
+def note_indices(data: ImageDataset, model: Model) -> str:
+    """Say in a line that a dataset's class names are read as indices, if the model's own names differ.
+
+    >>> from vitreous.weights.load import load
+    >>> note_indices(ImageDataset("zoo", ("0", "3"), (0, 1), str), load("packaged:cifar10"))
+    "class names '0', '3' are read as class indices: 'airplane', 'cat'"
+    """
+    known = model.card.class_names
+    if known is None or not all(name.isdecimal() for name in data.class_names):
+        return ""
+    named = [known[i] for i in match_dataset(data, model)]
+    if all(_plain(name) == _plain(own) for name, own in zip(data.class_names, named, strict=True)):
+        return ""
+    return f"class names {list_some(data.class_names)} are read as class indices: {list_some(named)}"
+
+
+def match_classes(
+    names: Sequence[str], model_names: Sequence[str] | None, classes: int, *, as_indices: bool = True
+) -> list[int]:
+    """Match class names to the model's: return the model's index of each. Numbers may be indices, if `as_indices`.
 
     >>> match_classes(["dog", "Tabby_Cat"], ["tabby cat", "dog"], 2)
     [1, 0]
@@ -94,15 +120,16 @@ def match_classes(names: Sequence[str], model_names: Sequence[str] | None, class
                 f"{unknown[0]} is not among ImageNet-1k's 1,000 WordNet ids: rename the folder, or take it out"
             )
         return [ids[name] for name in names]
-    if all(name.isdecimal() for name in names):
+    if as_indices and all(name.isdecimal() for name in names):
         if over := [name for name in names if int(name) >= classes]:
             raise ValueError(f"folder {over[0]} is no class index: the model has classes 0 to {classes - 1}")
         return [int(name) for name in names]
     known = {_plain(name) for name in model_names or ()}
     unknown = [name for name in names if _plain(name) not in known]
+    rename = "name folders by class name, WordNet id or class index; " if as_indices else ""
     raise ValueError(
-        f"{len(unknown)} of {len(names)} classes are not the model's, such as {unknown[0]!r}: name folders by class "
-        "name, WordNet id or class index; to learn them: `vitreous finetune`; to measure features: --probe knn"
+        f"{len(unknown)} of {len(names)} classes are not the model's, such as {unknown[0]!r}: {rename}"
+        "to learn them: `vitreous finetune`; to measure features: --probe knn"
     )
 
 

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from vitreous.data.dataset_source import DatasetSource
-from vitreous.data.datasets import EXPECTED, find_source
+from vitreous.data.datasets import DATASETS, EXPECTED, find_source
 from vitreous.data.finding import Images, open_images
 from vitreous.data.image_dataset import NOUNS, ImageDataset, count_names, list_some
 from vitreous.data.images import ImageError
 from vitreous.data.preprocess import Fit, Preprocess
 from vitreous.data.splits import open_split
 from vitreous.models.last_block import Compute
-from vitreous.predict.class_matching import match_classes
+from vitreous.predict.class_matching import match_dataset, note_indices
 from vitreous.predict.evaluation_result import Evaluation, TaskEvaluation
 from vitreous.predict.pipeline import (
     check_finite,
@@ -119,8 +119,9 @@ def evaluate(
         data = _with_names(data, card, classes)
     else:
         own_names = named_by_folders(model, data.class_names)
-        matched = list(range(classes)) if own_names else match_classes(data.class_names, card.class_names, classes)
-        indices = torch.tensor(matched)
+        indices = torch.tensor(list(range(classes)) if own_names else match_dataset(data, model))
+        if labels is None and not own_names:  # labels of images are known to be indices
+            note = "; ".join(filter(None, (note, note_indices(data, model))))
     if compute is None:
         compute = choose_compute(model, fast=fast, batch_size=batch_size, device=device, precision=precision)
     run = compute or plain_compute(model, "logits", device, precision)
@@ -214,26 +215,33 @@ def open_unseen(
     name: str | Path, model: Model, root: Path | None = None, *, all_images: bool = False
 ) -> tuple[ImageDataset, str]:
     """Open the images to evaluate on: test images, or of a model's own training data those held out then; say so."""
-    data = _source(name, root, model.card).open("test")
+    source = _source(name, root, model.card)
+    data = source.open("test")
     used = training_config(model)
     if used is None or used.get("stream"):
         return data, ""
+    doubt = f"the model was trained on {used.get('data')}: if it learned from these images, this is too high"
+    # images without splits, of some of the training classes, may be some of the training images
+    overlaps = source.whole is not None and not set(data.class_names).isdisjoint(model.card.class_names or ())
+    own_data = used.get("data") is not None and str(used["data"]) not in DATASETS
+    partial_doubt = doubt if overlaps and own_data else ""
     try:
         task = None if model.card.task == "classify" else model.card.task
         train, held_out = open_split(name, root, used["held_out"], train=used["train_split"], task=task)
     except (ValueError, KeyError, OSError):  # other splits than the training had, or a record of something else
-        return data, ""
-    if train.class_names != model.card.class_names:  # other data
-        return data, ""
+        return data, partial_doubt
+    if train.class_names != model.card.class_names:  # other data, or a part
+        return data, partial_doubt
     same = _is_same_data(name, used, len(train), model)
+    learned = _count_learned(used, len(train), model)
     chosen = same and model.card.thresholds is not None and not used.get("validation")  # else on training images
     if len(held_out) == len(data):  # a test split
         return data, CHOSEN_HERE if chosen else ""
     if not same:
-        return data, f"the model was trained on {used.get('data')}: if it learned from these images, this is too high"
+        return data, doubt
     if all_images:
-        return data, f"the model learned from {len(train):,} of these {len(data):,} images, so this is too high"
-    note = f"the model learned from {len(train):,} of these {len(data):,} images: measured on the {len(held_out):,} "
+        return data, f"the model learned from {learned:,} of these {len(data):,} images, so this is too high"
+    note = f"the model learned from {learned:,} of these {len(data):,} images: measured on the {len(held_out):,} "
     return held_out, f"{note}that were held out (--all for all){f'; {CHOSEN_HERE}' * chosen}"
 
 
@@ -255,10 +263,22 @@ def _source(name: str | Path, root: Path | None, card: Card) -> DatasetSource:
 def _is_same_data(name: str | Path, used: dict[str, Any], train_images: int, model: Model) -> bool:
     """Return whether the model that `evaluate` measures was trained on this data: by path, or by name if moved."""
     before, now = (os.path.realpath(str(path)) for path in (used.get("data"), name))
-    share = used.get("validation") or 0
-    learned = train_images - (max(1, round(share * train_images)) if share else 0)
     recorded = (model.card.training or {}).get("training_images")
-    return before == now or (os.path.basename(before) == os.path.basename(now) and learned == recorded)
+    same_name = os.path.basename(before) == os.path.basename(now)
+    return before == now or (same_name and _without_validation(used, train_images) == recorded)
+
+
+def _without_validation(used: dict[str, Any], train_images: int) -> int:
+    """Return how many train images the training of the model for `evaluate` left after its share for validation."""
+    share = used.get("validation") or 0
+    return train_images - (max(1, round(share * train_images)) if share else 0)
+
+
+def _count_learned(used: dict[str, Any], train_images: int, model: Model) -> int:
+    """Return how many images the model for `evaluate` learned from: its record leaves out unreadable ones."""
+    most = _without_validation(used, train_images)
+    recorded = (model.card.training or {}).get("training_images")
+    return min(recorded, most) if isinstance(recorded, int) else most
 
 
 def training_config(model: Model) -> dict[str, Any] | None:

@@ -27,7 +27,7 @@ class MeasuredModel(ABC):
     problems: list[ImageError] = field(default_factory=list, kw_only=True)
     """Errors of unreadable images, which count for nothing else."""
     note: str = field(default="", kw_only=True)
-    """Which part of the data was measured, if the model was trained on it."""
+    """Which part of the data was measured, if the model was trained on it; whether class names are read as indices."""
 
     @abstractmethod
     def summary(self) -> dict[str, Any]:

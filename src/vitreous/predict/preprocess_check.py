@@ -10,7 +10,7 @@ import torch
 
 from vitreous.data.image_dataset import NOUNS, ImageDataset
 from vitreous.data.preprocess import STATISTICS, Preprocess
-from vitreous.predict.class_matching import match_classes
+from vitreous.predict.class_matching import match_dataset
 from vitreous.predict.pipeline import PlainCompute, decode_batches
 from vitreous.weights.load import Model
 
@@ -100,7 +100,7 @@ def check_preprocess(
         who, what = (model.card.name, model.card.task) if model.card.task != "classify" else (data.name, data.task)
         advice = "leave --data out, and measure the model with vitreous evaluate"
         raise ValueError(f"preprocessings are tried on images with a class each, and {who} has {NOUNS[what]}: {advice}")
-    indices = match_classes(data.class_names, model.card.class_names, model.config.classes)
+    indices = match_dataset(data, model)
     used = model.card.preprocess
     candidates = {"in use": used}
     if len(used.mean) == 3:

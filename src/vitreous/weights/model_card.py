@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from vitreous.data.image_dataset import count_nouns
 from vitreous.models.vit_config import ViTConfig
 from vitreous.runtime.files import write_atomic
-from vitreous.runtime.wording import FIGURES, figure
+from vitreous.runtime.wording import FIGURES, count, figure
 from vitreous.weights.card import Card
 from vitreous.weights.load import Model
 from vitreous.weights.names import parse
@@ -70,7 +70,7 @@ def model_card(model: Model, name: str = "FOLDER", licence: str | None = None) -
         _description(model, card, training),
         _usage(card, name),
         f"## Images\n\n{steps[:1].upper()}{steps[1:]}. `vitreous.classify` and `vitreous.embed` do this.",
-        *((_training_section(training), _results_section(card, training)) if training else ()),
+        *((_training_section(training), _results_section(model, card, training)) if training else ()),
         _limits_section(card, training),
     )
     return "\n\n".join(parts) + "\n"
@@ -114,6 +114,16 @@ def _public_training(card: Card) -> dict[str, Any]:
     complete = isinstance(training.get("config"), dict) and {"data", "model"} <= set(training["config"])
     needed = {"images"} if card.task == "regress" else {METRICS[card.task][1], "images"}  # R² may be undefined
     return training if complete and needed <= set(training.get("result") or ()) else {}
+
+
+def _data_name(training: dict[str, Any]) -> str:
+    """Name the data of a run in a sentence of the model card: "36 images of images" would be read twice.
+
+    >>> _data_name({"config": {"data": "digits"}}), _data_name({"config": {"data": "images/"}})
+    ('digits', 'the folder images')
+    """
+    name = str(training["config"]["data"]).rstrip("/\\")
+    return f"the folder {name}" if name.lower() == "images" else name
 
 
 def training_figures(card: Card) -> list[tuple[str, str]]:
@@ -169,15 +179,15 @@ def _base_model(training: dict[str, Any]) -> str | None:
 def _description(model: Model, card: Card, training: dict[str, Any]) -> str:
     """Write the model card's description of the network."""
     config: Any = model.config
-    count = sum(parameter.numel() for parameter in model.parameters())
+    parameters = f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters"
     if isinstance(config, ViTConfig):
         (height, width), (rows, columns) = config.size, config.patch
         shape = f"A Vision Transformer: {height}×{width} px in patches of {rows}×{columns}, width {config.width}, "
-        shape += f"depth {config.depth}, {config.heads} heads, {count:,} parameters."
+        shape += f"depth {config.depth}, {config.heads} heads, {parameters}."
     elif card.family == "timm":
-        shape = f"timm's {config.timm}, with {count:,} parameters."
+        shape = f"timm's {config.timm}, with {parameters}."
     else:
-        shape = f"A ResNet with {config.depth} layers and {count:,} parameters."
+        shape = f"A ResNet with {config.depth} layers and {parameters}."
     if card.head == "classifier":
         names = card.class_names
         shown = f": {', '.join(names[:10])}{', …' if len(names) > 10 else ''}" if names else ", without names"
@@ -187,9 +197,9 @@ def _description(model: Model, card: Card, training: dict[str, Any]) -> str:
     else:
         shape += " It has no head: it gives features."
     if training:
-        start = f"fine-tuned from {training['config']['model']}"
-        start = start if training["config"].get("pretrained") else "from scratch"
-        shape += f" Trained {start} on {training['config']['data']} with Vitreous."
+        tuned = f"Fine-tuned from {training['config']['model']}"
+        start = tuned if training["config"].get("pretrained") else "Trained from scratch"
+        shape += f" {start} on {_data_name(training)} with Vitreous."
     elif card.origin != "memory" and card.name:
         shape += f" The weights come from {public(card.name)}."
     return shape
@@ -217,20 +227,23 @@ def _training_section(training: dict[str, Any]) -> str:
     rows = [f"| {key} | {_format_value(value)} |" for key, value in settings.items()]
     summary = []
     if "training_images" in training:
-        summary.append(f"Trained on {training['training_images']:,} images of {training['config']['data']}.")
+        summary.append(f"Trained on {count(training['training_images'], 'image')} of {_data_name(training)}.")
     if {"epochs", "seconds"} <= set(result):
         hardware = f" on {training['hardware']}" if "hardware" in training else ""
-        summary.append(f"{result['epochs']} epochs took {result['seconds']:,.0f} s{hardware}.")
+        summary.append(f"{count(result['epochs'], 'epoch')} took {result['seconds']:,.0f} s{hardware}.")
     table = "\n".join(["| setting | value |", "|---|---|", *rows])
     return "\n\n".join(filter(None, ("## Training", " ".join(summary), table)))
 
 
-def _results_section(card: Card, training: dict[str, Any]) -> str:
+def _results_section(model: Model, card: Card, training: dict[str, Any]) -> str:
     """Write the model card's accuracy with its interval, or the figures of another task."""
     config, date = training["config"], f" on {training['date']}" if "date" in training else ""
-    title, text = ("Accuracy", _accuracy(training, date)) if card.task == "classify" else ("Results", "")
-    if card.task != "classify":
-        images = f"{int(training['result']['images']):,} held-out images of {config['data']}"
+    title, text = "Accuracy", ""
+    if card.task == "classify":
+        text = _accuracy(training, date, model.config.classes)
+    else:
+        title = "Results"
+        images = f"{count(int(training['result']['images']), 'held-out image')} of {_data_name(training)}"
         rows = "\n".join(f"| {name} | {value} |" for name, value in training_figures(card))
         text = f"Measured on {images}{date}:\n\n| figure | value |\n|---|---|\n{rows}\n\n"
     if card.thresholds is not None:
@@ -240,16 +253,17 @@ def _results_section(card: Card, training: dict[str, Any]) -> str:
     return f"## {title}\n\n{text}The model is the last epoch's, not the best epoch's."
 
 
-def _accuracy(training: dict[str, Any], date: str) -> str:
-    """Write the model card's sentences on accuracy."""
+def _accuracy(training: dict[str, Any], date: str, classes: int) -> str:
+    """Write the model card's sentences on accuracy; of five classes or fewer, each is among the first five."""
     from scipy.stats import binomtest
 
-    config, result = training["config"], training["result"]
-    count, top1 = int(result["images"]), float(result["top1"])
-    low, high = binomtest(round(top1 * count), count).proportion_ci(method="wilson") if count else (0.0, 1.0)
-    text = f"**{top1:.2%}** of {count:,} held-out images of {config['data']} are classified correctly, measured{date}; "
+    result = training["result"]
+    images, top1 = int(result["images"]), float(result["top1"])
+    low, high = binomtest(round(top1 * images), images).proportion_ci(method="wilson") if images else (0.0, 1.0)
+    measured = f"{count(images, 'held-out image')} of {_data_name(training)} {'is' if images == 1 else 'are'}"
+    text = f"**{top1:.2%}** of {measured} classified correctly, measured{date}; "
     text += f"95 % interval: {low:.2%} to {high:.2%} (Wilson). "
-    if "top5" in result:
+    if "top5" in result and classes > 5:
         text += f"The correct class is among the top five for {result['top5']:.2%}. "
     return text
 
@@ -261,7 +275,7 @@ def _limits_section(card: Card, training: dict[str, Any]) -> str:
         lines.append(LIMITS[card.task])
     what = "accuracy" if card.task == "classify" else "how well it does"
     if training:
-        lines.append(f"It was evaluated on {training['config']['data']} only: {what} on other images is unknown.")
+        lines.append(f"It was evaluated on {_data_name(training)} only: {what} on other images is unknown.")
         if card.task == "classify":
             lines.append("Calibration and accuracy for each class were not measured.")
     else:

@@ -43,7 +43,8 @@ def how_far(run: Path, checkpoint: Path) -> str:
     try:
         position = json.loads(checkpoint.with_suffix(".json").read_text(encoding="utf-8"))
         config = json.loads((run / "config.json").read_text(encoding="utf-8"))
-        which = f"epoch {int(position['epoch']) + bool(position['step'])} of {int(config['epochs'])}"
+        middle = bool(position["step"])  # `epoch` counts those that are done
+        which = f"{'the middle of ' * middle}epoch {int(position['epoch']) + middle} of {int(config['epochs'])}"
     except (OSError, ValueError, KeyError, TypeError):
         which = "one of its epochs"
     return f"{run} is an unfinished run, its weights are from {which}: vitreous train --resume {run} finishes it"
