@@ -40,4 +40,4 @@ for number, name in enumerate(names):
 border = "--border" in sys.argv
 names_of_values = {"1": "animal", "2": "background"} | ({"3": "animal"} if border else {"ignore": 3})
 (folder / "classes.json").write_text(json.dumps(names_of_values), encoding="utf-8")
-print(f"{len(names):,} images with masks in {folder}; next: vitreous finetune --data {folder} --policy head")
+print(f"{len(names):,} images with masks in {folder}; next: vitreous finetune --data {folder}/ --policy head")

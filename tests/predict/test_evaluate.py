@@ -251,6 +251,13 @@ def test_names_of_a_built_in_dataset_match_a_models_own(tmp_path):
     assert result.confusion.sum(dim=1).tolist() == counts
 
 
+def test_a_model_without_names_may_have_a_built_in_datasets_classes(tmp_path):
+    model = small_model(tmp_path / "model", [*"0123456789"])
+    named = evaluate("digits", model, limit=20, device="cpu").confusion
+    model.card.class_names = None
+    assert torch.equal(evaluate("digits", model, limit=20, device="cpu").confusion, named)
+
+
 def test_folders_that_are_read_as_class_indices_are_named_in_a_note(tmp_path):
     data = colour_folder(tmp_path / "data", ["0", "2"])
     flowers = small_model(tmp_path / "model", ["iris", "lily", "rose"])

@@ -17,7 +17,7 @@ from vitreous.data.splits import open_split
 from vitreous.pages.comparison import COMPARISON_PAGE, ComparedDataset, write_comparison_page
 from vitreous.pages.render import render
 from vitreous.runtime.distributed import this_rank
-from vitreous.runtime.files import short_name, without_folders, write_json
+from vitreous.runtime.files import short_name, spell_path, without_folders, write_json
 from vitreous.training.listeners import Listener, Listeners
 from vitreous.training.setup import open_data
 
@@ -121,7 +121,7 @@ def compare(
         raise ValueError(f"name two models or more, or a study: --study {' or --study '.join(STUDIES)}")
     if study is None and data is None:
         raise ValueError("name the images to compare on: --data NAME, a folder or parquet files")
-    data, rates = None if data is None else str(data), tuple(learning_rates)
+    data, rates = None if data is None else spell_path(data), tuple(learning_rates)
     shared = recipe, image_size, batch_size, precision, compile, train_split, rates
     budget = Budget(data or "", epochs, minutes, *shared, task=task)
     settings = {name: value for name, value in vars(budget).items() if name != "data" and value not in (None, ())}

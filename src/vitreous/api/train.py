@@ -16,6 +16,7 @@ from vitreous.data.image_dataset import ImageDataset
 from vitreous.pages.run import RUN_PAGE, write_run_page
 from vitreous.predict.scores import SCORES
 from vitreous.runtime.distributed import this_rank
+from vitreous.runtime.files import spell_path
 from vitreous.runtime.wording import count
 from vitreous.training.config import TrainConfig
 from vitreous.training.data_check import typical_image
@@ -139,8 +140,8 @@ def train(
     remark = ""
     if isinstance(recipe, TrainConfig):
         config, name = recipe.with_settings(**settings), "run"
-    elif recipe is None and (data := settings.get("data")) is not None and str(data) not in RECIPES:
-        settings["data"], name = str(data), run_name(data)
+    elif recipe is None and (data := settings.get("data")) is not None and spell_path(data) not in RECIPES:
+        name = run_name(data)
         config, remark = _suited_to(settings, data_root)
     else:
         name = recipe or str(settings.get("data", "digits"))
@@ -200,7 +201,7 @@ def finetune(
     >>> run.config.policy, run.config.learning_rate, run.result["epochs"]
     ('head', 0.003, 1)
     """
-    settings |= {"data": str(data)} | ({"model": str(model)} if model is not None else {})
+    settings |= {"data": data} | ({"model": str(model)} if model is not None else {})
     config = finetune_config(policy).with_settings(**settings)
     root = Path(data_root) if data_root is not None else None
     if config.stream:

@@ -74,6 +74,18 @@ def cache_folder(cache_dir: str | Path | None = None) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "vitreous"
 
 
+def spell_path(name: str | os.PathLike[str]) -> str:
+    """Write a name or a path as text, in which a path differs from a name: a file in this folder begins with `./`.
+
+    >>> spell_path("digits"), spell_path(Path("digits")), spell_path(Path("images/digits"))
+    ('digits', './digits', 'images/digits')
+    """
+    if isinstance(name, str):
+        return name
+    path = Path(name)
+    return str(path) if path.is_absolute() or len(path.parts) > 1 else os.path.join(".", path)
+
+
 def short_name(name: str) -> str:
     """Return the last part of a path or a name: local paths are not written to files that may be shared.
 

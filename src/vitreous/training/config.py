@@ -5,11 +5,12 @@ A recipe is a value of it (`recipes.py`). Two runs with the same config, data an
 
 import dataclasses
 import difflib
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import NoneType, UnionType
 from typing import Any, Literal, Self, Union, get_args, get_origin
+
+from vitreous.runtime.files import spell_path
 
 Range = tuple[float, float]
 
@@ -287,8 +288,8 @@ class TrainConfig:
                 close = difflib.get_close_matches(name, names, n=2)
                 hint = f": did you mean {' or '.join(close)}?" if close else ""
                 raise ValueError(f"training has no setting {name!r}{hint}")
-        if isinstance(data := settings.get("data"), os.PathLike):
-            settings["data"] = str(data) if os.path.isabs(data) else os.path.join(".", data)  # not a dataset's name
+        if "data" in settings:
+            settings["data"] = spell_path(settings["data"])
         changed = dataclasses.replace(self, **settings)
         if "epochs" in settings and "warmup" not in settings and changed.warmup > changed.epochs / 4:
             changed = dataclasses.replace(changed, warmup=round(self.warmup * changed.epochs / self.epochs, 4))
