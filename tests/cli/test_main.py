@@ -240,9 +240,7 @@ def test_good_images_are_answered_and_bad_ones_listed(folder, image, tmp_path, c
         (["convert", "packaged:cifar10", "out", "--to", "timm", "--dynamic-size"], "are for onnx and torch-export"),
         (["train", "digts"], "did you mean digits?"),
         (["train", "--epoch", "3"], "--epochs INT"),
-        (["train", "mnist-20-epochs", "--compile"], "--compile is the default here: leave it out"),
         (["train", "cifar10", "--no-mixup"], "train takes no --no-mixup"),
-        (["train", "digits", "--no-compile"], "--no-compile is the default here: leave it out, or write --compile for"),
         (["train", "digits", "--resume", "run"], "keeps the settings of that run: leave out digits"),
         (["clasify"], "did you mean classify?"),
         (

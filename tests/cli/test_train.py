@@ -430,6 +430,12 @@ def test_a_typed_flag_counts_although_it_is_the_recipes_default(zoo, capsys, mon
     assert RunFolder("run").read_config().keep == usual.keep
 
 
+def test_a_switch_that_is_the_default_already_is_taken(zoo, capsys):
+    main(["train", "--data", zoo, *TINY, "--output", "run", "--no-compile", "--no-flip"])
+    assert (RunFolder("run").read_config().compile, RunFolder("run").read_config().flip) == (False, False)
+    assert "leave out --flip" in fails(["train", "--resume", "run", "--flip"], capsys)
+
+
 def test_full_disk_is_exit_code_2_and_one_line(zoo, capsys, monkeypatch):
     import errno
 

@@ -30,7 +30,7 @@ from vitreous.cli.explore import explore
 from vitreous.cli.listing import datasets, models, recipes, views
 from vitreous.cli.push import push
 from vitreous.cli.train import choose
-from vitreous.cli.usage import described, flags_in_help, one_line_errors, welcome
+from vitreous.cli.usage import described, drop_default_switches, flags_in_help, one_line_errors, welcome
 from vitreous.runtime.distributed import this_rank
 from vitreous.runtime.errors import exit_process, is_peer_loss, report_error
 from vitreous.runtime.startup import INTERRUPTED, with_torch
@@ -133,7 +133,7 @@ def run(words: Sequence[str]) -> None:
         raise ValueError(f"{_unknown(command)} (vitreous alone lists all commands)")
     function = (COMMANDS | choose(words))[command]
     with one_line_errors(command, flags=lambda: flags_in_help(lambda: parse(command, ["--help"], function))):
-        parse(command, words[1:], function)
+        parse(command, drop_default_switches(words[1:], function), function)
 
 
 def parse(command: str, words: Sequence[str], function: Callable[..., Any]) -> None:

@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout, suppress
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -109,9 +109,6 @@ def describe(event: Any, command: str, flags: Flags) -> str | None:
         case "UnrecognizedArgs":
             token = event.tokens[0]
             known = flags() if token.startswith("-") else {}
-            opposite = f"--{token[5:]}" if token.startswith("--no-") else f"--no-{token[2:]}"
-            if known.get(opposite) == opposite:  # a switch: it takes no value
-                return f"{token} is the default here: leave it out, or write {opposite} for its opposite"
             close = difflib.get_close_matches(token, known, n=2, cutoff=0.75)
             hint = f": did you mean {' or '.join(known[flag] for flag in close)}?" if close else ""
             if not token.startswith("-") and command in STRAY:
@@ -147,6 +144,22 @@ def flags_in_help(show_help: Callable[[], object]) -> dict[str, str]:
     with redirect_stdout(shown), suppress(SystemExit):
         show_help()
     return {flag[1]: flag[0] for flag in re.finditer(r"(--[a-z][\w-]*)(?: (?!│)\S+)*", shown.getvalue())}
+
+
+def drop_default_switches(words: Sequence[str], command: Callable[..., Any]) -> list[str]:
+    """Leave out switches of a command line that its settings have as they are: tyro knows their opposite alone.
+
+    >>> from types import SimpleNamespace
+    >>> def train(config=SimpleNamespace(compile=False, flip=True, mixup=0.0)): ...
+    >>> drop_default_switches(["--no-compile", "--flip", "--no-flip", "--no-mixup"], train)
+    ['--no-flip', '--no-mixup']
+    """
+    parameter = inspect.signature(command).parameters.get("config")
+    if parameter is None:
+        return list(words)
+    switches = {name: on for name, on in vars(parameter.default).items() if isinstance(on, bool)}
+    default = {f"--{'' if on else 'no-'}{name.replace('_', '-')}" for name, on in switches.items()}
+    return [word for word in words if word not in default]
 
 
 def described(function: Callable[..., Any]) -> str:
