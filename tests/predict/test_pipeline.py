@@ -10,10 +10,13 @@ from PIL import Image
 
 from conftest import noise
 from vitreous.data.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
+from vitreous.inside.capture import capture
+from vitreous.inside.intervene import intervene
+from vitreous.models.hooks import Hook, activate
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
-from vitreous.predict.classify import classify_each
+from vitreous.predict.classify import classify, classify_each
 from vitreous.predict.pipeline import MANY, PlainCompute, choose_compute, compute_batches, lanes_of, to_device, to_model
 from vitreous.runtime.device import MAX_LANES, max_lanes
 from vitreous.speed import optimize as optimization
@@ -285,3 +288,50 @@ def test_merging_needs_tokens_and_a_count():
     for fast in (False, True):
         with pytest.raises(ValueError, match="tokens to merge in each block: 0 or more, got -1"):
             choose_compute(carded(ViT(ViTConfig(**SMALL))), merge=-1, fast=fast, device="cpu")
+
+
+# --- hooks of the model: a copy would not have them ---
+
+
+def photo():
+    return Image.effect_noise((16, 16), 90).convert("RGB")
+
+
+def test_an_intervention_acts_on_what_is_classified_plainly_few_images_or_many():
+    torch.manual_seed(0)
+    model, image = carded(ViT(ViTConfig(**SMALL))), photo()
+    with torch.no_grad(), intervene(model, heads_off=[(1, 0)]):
+        wanted = model(HALVES(image)[None]).max().item()
+        assert asked(model, "logits", MANY) is None
+        assert classify(image, model, device="cpu").best.logit == pytest.approx(wanted, abs=1e-5)
+    assert classify(image, model, device="cpu").best.logit != pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"precision": "bf16"}, "move it to cpu and bf16 first, and call eval"),
+        ({"fast": True}, "leave out fast, int8 and fp8"),
+        ({"precision": "int8"}, "leave out fast, int8 and fp8"),
+    ],
+)
+def test_hooks_of_a_model_refuse_a_run_of_its_copy(changes, message):
+    model = carded(ViT(ViTConfig(**SMALL)))
+    for hooks in (intervene(model, heads_off=[(1, 0)]), capture(model)):
+        with pytest.raises(ValueError, match=f"act on this model, and this would run a copy of it: .*{message}"), hooks:
+            classify(photo(), model, device="cpu", **changes)
+
+
+def test_hooks_refuse_a_copy_for_evaluation_mode_and_one_by_optimize():
+    model = carded(ViT(ViTConfig(**SMALL)))
+    with intervene(model, heads_off=[(1, 0)]), pytest.raises(ValueError, match="run a copy of it"):
+        optimize(model, backends=("eager",))
+    with intervene(model.train(), heads_off=[(1, 0)]), pytest.raises(ValueError, match="call eval"):
+        classify(photo(), model, device="cpu")
+
+
+def test_hooks_of_another_model_or_of_none_let_a_copy_run():
+    model, other = carded(ViT(ViTConfig(**SMALL))), ViT(ViTConfig(**SMALL))
+    with capture(other), activate(Hook()):  # such as the one by which the explorer's jobs are cancelled
+        classify(photo(), model, device="cpu", precision="bf16")
+        optimize(model, backends=("eager",))

@@ -80,7 +80,8 @@ class _Pruning(Hook):
     recomputes = True
 
     def __init__(self, model: ViT, passed: _Passed) -> None:
-        self.model, self.passed = model, passed
+        self.model: ViT = model
+        self.passed = passed
         self.blocks: dict[int, Any] = {id(block): block for block in model.blocks}
         self.inside = {id(part) for block in model.blocks for part in (block.attn, block.mlp)}
         self.dense = {id(part) for part in model.head.modules()} if model.config.dense != "none" else set()
