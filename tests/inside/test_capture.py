@@ -1,6 +1,7 @@
 import threading
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from families import family, images
@@ -253,12 +254,30 @@ def test_kept_queries_do_not_hold_on_to_keys_and_values():
         ({"layers": [3]}, "no block 3: this model has 0 to 2"),
         ({"heads": [-5]}, "no head -5"),
         ({"queries": [17]}, "no token 17"),
+        ({"queries": torch.arange(17) < 3}, r"index of a token, got tensor\(True\): pass indices, as mask.nonzero"),
+        ({"heads": [True, False]}, "index of a head, got True: pass indices"),
+        ({"heads": np.array([True, False])}, "index of a head, got .*True.*: pass indices"),
+        ({"layers": [0.0]}, "index of a block should be a whole number, got 0.0"),
+        ({"layers": torch.zeros(2)}, "index of a block should be a whole number, got tensor"),
+        ({"layers": torch.zeros(2, 2).long()}, "index of a block should be a whole number, got tensor"),
+        ({"layers": 0}, r"each the index of a block, got 0: write \[0\]"),
     ],
 )
 def test_what_does_not_exist_is_named(options, message):
     model = build()
     with pytest.raises(ValueError, match=message), capture(model, **options):
         pass
+
+
+def test_tensors_and_arrays_of_indices_are_lists_of_them():
+    model, seen = build(), []
+    x = image(model)
+    for kind in (list, np.array, torch.tensor):
+        with capture(model, layers=kind([2, 0]), heads=kind([3, 1]), queries=kind([5, -1])) as internals:
+            model(x)
+        seen.append(internals.stack("attention"))
+    assert torch.equal(seen[0], seen[1])
+    assert torch.equal(seen[0], seen[2])
 
 
 def test_a_resnet_is_refused():

@@ -1,5 +1,6 @@
 import copy
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -172,6 +173,13 @@ def test_nothing_stays_behind(model, x):
     ("options", "message"),
     [
         ({"heads_off": [(3, 0)]}, "no block 3: this model has 0 to 2"),
+        ({"heads_off": (0, 0)}, r"heads_off takes \(layer, head\) pairs, such as .*, got \(0, 0\)"),
+        ({"heads_off": torch.ones(3, 4) > 0}, r"heads_off takes \(layer, head\) pairs"),
+        ({"heads_off": [(1, True)]}, "index of a head, got True: pass indices"),
+        ({"patches_off": torch.arange(16) < 2}, "index of a patch, got tensor.*: pass indices, as mask.nonzero"),
+        ({"patches_off": [5.5]}, "index of a patch should be a whole number, got 5.5"),
+        ({"patches_off": 5}, r"each the index of a patch, got 5: write \[5\]"),
+        ({"knock_out": KnockOut(keys=np.arange(17) < 2)}, "index of a token, got .*True.*: pass indices"),
         ({"knock_out": KnockOut(layers=[99])}, "no block 99"),
         ({"knock_out": KnockOut(keys=[17])}, "no token 17: this model has 0 to 16"),
         ({"head_weights": torch.ones(4, 3)}, "should end in \\(3, 4\\), got \\(4, 3\\)"),
@@ -218,6 +226,19 @@ def test_patches_off_equal_a_forward_without_their_tokens(x, family):
     torch.testing.assert_close(off, without_tokens(model, x, patches), rtol=1e-4, atol=1e-5)
     assert not torch.allclose(off, model(x), atol=1e-3)
     assert not seen.stack("attention")[..., [model.layout.prefix + patch for patch in patches]].any()
+
+
+@pytest.mark.parametrize("pool", ["token", "mean"])
+def test_tensors_and_arrays_of_indices_act_like_lists(x, pool):
+    torch.manual_seed(0)
+    model, seen = noise(ViT(ViTConfig(**SMALL, pool=pool))).requires_grad_(False), []
+    for kind in (list, np.array, torch.tensor):
+        knock = KnockOut(queries=kind([0]), keys=kind([3, 4]))
+        changes = {"patches_off": kind([9, 2]), "heads_off": kind([(1, 2), (0, -1)]), "knock_out": knock}
+        with intervene(model, **changes):
+            seen.append(model(x))
+    assert torch.equal(seen[0], seen[1])
+    assert torch.equal(seen[0], seen[2])
 
 
 def test_patches_off_and_heads_off_act_together(model, x):

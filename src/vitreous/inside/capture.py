@@ -9,9 +9,11 @@ from queries and keys, only for the requested layers, heads and query rows.
 """
 
 import html
+import operator
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import SupportsIndex
 
 import torch
 from torch import Tensor, nn
@@ -200,9 +202,9 @@ def capture(
     model: nn.Module,
     names: str | Iterable[str] = "attention",
     *,
-    layers: Iterable[int] | None = None,
-    heads: Sequence[int] | None = None,
-    queries: Sequence[int] | None = None,
+    layers: Iterable[SupportsIndex] | None = None,
+    heads: Iterable[SupportsIndex] | None = None,
+    queries: Iterable[SupportsIndex] | None = None,
     gradients: bool = False,
     to: str | torch.device | None = None,
 ) -> Iterator[Internals]:
@@ -231,26 +233,47 @@ def capture(
     if gradients and "attention" in wanted:
         wanted |= {"v", "mixed"}
     depth, count = plain.config.depth, plain.config.heads
-    chosen = sorted({within(layer, depth, "block") for layer in (range(depth) if layers is None else layers)})
+    chosen = sorted(set(all_within(range(depth) if layers is None else layers, depth, "block")))
     if heads is not None:
-        heads = [within(head, count, "head") for head in heads]
+        heads = all_within(heads, count, "head")
     if queries is not None:
-        queries = [within(query, plain.layout.tokens, "token") for query in queries]
+        queries = all_within(queries, plain.layout.tokens, "token")
     internals = Internals(chosen, heads, queries)
     recorder = _Recorder(plain, wanted, internals, gradients, to)
     with activate(recorder), plain_running(compiled):
         yield internals
 
 
-def within(index: int, count: int, what: str) -> int:
+def within(index: SupportsIndex, count: int, what: str) -> int:
     """Check the index of a captured block, head or token; a negative one counts from the end.
 
     >>> within(-1, 12, "block")
     11
     """
+    if isinstance(index, bool) or str(getattr(index, "dtype", "")).endswith("bool"):
+        raise ValueError(f"expected the index of a {what}, got {index!r:.60}: pass indices, as mask.nonzero() has them")
+    try:
+        index = operator.index(index)
+    except (TypeError, ValueError):  # torch raises either
+        raise ValueError(f"the index of a {what} should be a whole number, got {index!r:.60}") from None
     if not -count <= index < count:
         raise ValueError(f"there is no {what} {index}: this model has 0 to {count - 1}")
     return index % count
+
+
+def all_within(indices: Iterable[SupportsIndex], count: int, what: str) -> list[int]:
+    """Check a list, or a one-dimensional tensor or array, of the indices of captured blocks, heads or tokens.
+
+    >>> all_within(torch.tensor([3, -1]), 12, "block")
+    [3, 11]
+    """
+    try:
+        listed = list(indices)
+    except TypeError:
+        raise ValueError(
+            f"expected a list, each the index of a {what}, got {indices!r:.60}: write [{indices!r:.60}]"
+        ) from None
+    return [within(index, count, what) for index in listed]
 
 
 def underneath(model: nn.Module) -> tuple[ViT, bool]:

@@ -11,11 +11,12 @@ replaced. Only a layer whose scores or attention are changed leaves the fused ke
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import SupportsIndex
 
 import torch
 from torch import Tensor, nn
 
-from vitreous.inside.capture import DERIVED, plain_running, underneath, within
+from vitreous.inside.capture import DERIVED, all_within, plain_running, underneath, within
 from vitreous.inside.glossary import BLOCK, POOL, WHOLE, full_name
 from vitreous.models.hooks import Hook, activate
 from vitreous.models.vit import ViT
@@ -40,7 +41,7 @@ class KnockOut:
         config, tokens = model.config, model.layout.tokens
 
         def checked(indices: Sequence[int] | None, count: int, what: str) -> list[int] | None:
-            return None if indices is None else [within(index, count, what) for index in indices]
+            return None if indices is None else all_within(indices, count, what)
 
         return KnockOut(
             checked(self.queries, tokens, "token"),
@@ -126,12 +127,20 @@ def apply(name: str, change: Change, value: Tensor) -> Tensor:
     return changed
 
 
+def pairs_of(heads: Iterable[tuple[SupportsIndex, SupportsIndex]]) -> list[tuple[SupportsIndex, SupportsIndex]]:
+    """List the (layer, head) pairs of an intervention; one pair alone, or a mask, raises."""
+    try:
+        return [(layer, head) for layer, head in heads]
+    except (TypeError, ValueError):
+        raise ValueError(f"heads_off takes (layer, head) pairs, such as [(2, 3)], got {heads!r:.60}") from None
+
+
 @contextmanager
 def intervene(
     model: nn.Module,
     *,
-    heads_off: Iterable[tuple[int, int]] = (),
-    patches_off: Iterable[int] = (),
+    heads_off: Iterable[tuple[SupportsIndex, SupportsIndex]] = (),
+    patches_off: Iterable[SupportsIndex] = (),
     head_weights: Tensor | None = None,
     knock_out: KnockOut | Sequence[KnockOut] = (),
     replace: Mapping[str, Change] | None = None,
@@ -153,7 +162,7 @@ def intervene(
     """
     plain, compiled = underneath(model)
     depth, heads = plain.config.depth, plain.config.heads
-    pairs = [(within(layer, depth, "block"), within(head, heads, "head")) for layer, head in heads_off]
+    pairs = [(within(layer, depth, "block"), within(head, heads, "head")) for layer, head in pairs_of(heads_off)]
     if pairs:
         off = torch.ones(depth, heads)
         off[[layer for layer, _ in pairs], [head for _, head in pairs]] = 0.0
@@ -166,7 +175,7 @@ def intervene(
         raise ValueError(f"no internal is called {', '.join(sorted(strange))}: see inside/glossary.py")
     knocks = [knock.within(plain) for knock in ([knock_out] if isinstance(knock_out, KnockOut) else knock_out)]
     layout = plain.layout
-    gone = sorted({layout.prefix + within(patch, layout.patches, "patch") for patch in patches_off})
+    gone = sorted({layout.prefix + patch for patch in all_within(patches_off, layout.patches, "patch")})
     if len(gone) == layout.patches:
         raise ValueError(f"all {len(gone)} patches are to be removed: leave at least one")
     if gone:
