@@ -54,6 +54,13 @@ def test_pixels_are_normalised_on_the_models_device_and_floats_are_left():
     assert torch.equal(to_model(pixels, PREPROCESS, torch.zeros(1, dtype=torch.bfloat16)), x.bfloat16())
 
 
+@pytest.mark.parametrize("kind", [torch.int64, torch.bool])
+def test_pixels_of_other_integers_are_refused(kind):
+    message = f"expected pixels as uint8, or floats normalised as the model's card says, got {str(kind)[6:]}"
+    with pytest.raises(ValueError, match=message):
+        to_model(torch.ones(2, 3, 16, 16, dtype=kind), PREPROCESS, torch.zeros(1))
+
+
 class Somewhere:
     """Stands for a batch, and notes what is done to it."""
 

@@ -110,6 +110,8 @@ def test_pixels_are_taken_as_they_are(model):
     fast = optimize(model, batch_size=4, backends=("eager",))
     with torch.no_grad():
         close(fast(pixels), model((pixels / 255 - mean) / std))
+    with pytest.raises(ValueError, match="expected pixels as uint8, or floats normalised .*, got int64"):
+        fast(pixels.long())
 
 
 @pytest.mark.slow

@@ -45,6 +45,9 @@ def to_device(batch: Tensor, device: torch.device) -> Tensor:
 
 def to_model(batch: Tensor, preprocess: Preprocess, like: Tensor) -> Tensor:
     """Copy a batch `[b c h w]` of the pipeline to the device and dtype of `like`; uint8 pixels are normalised there."""
+    if batch.dtype != torch.uint8 and not batch.is_floating_point():
+        kind = str(batch.dtype).removeprefix("torch.")
+        raise ValueError(f"expected pixels as uint8, or floats normalised as the model's card says, got {kind}")
     batch = to_device(batch, like.device)
     return (preprocess.normalise(batch) if batch.dtype == torch.uint8 else batch).to(like.dtype)
 

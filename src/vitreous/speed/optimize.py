@@ -76,6 +76,9 @@ class OptimizedModel:
         if images.shape[1:] != expected:
             message = f"this model takes [b {' '.join(map(str, expected))}], got {list(images.shape)}"
             raise ValueError(f"{message}: preprocess images with model.card.preprocess and stack them to a batch")
+        if images.dtype != torch.uint8 and not images.is_floating_point():
+            kind = str(images.dtype).removeprefix("torch.")
+            raise ValueError(f"expected pixels as uint8, or floats normalised as the model's card says, got {kind}")
         parts = []
         for part in images.split(self.batch_size):
             x = self.prepare(part)
