@@ -278,6 +278,7 @@ def test_tensors_and_arrays_of_indices_are_lists_of_them():
         seen.append(internals.stack("attention"))
     assert torch.equal(seen[0], seen[1])
     assert torch.equal(seen[0], seen[2])
+    assert torch.equal(seen[0][1], internals["blocks.2.attention"])  # by depth, though 2 was asked for first
 
 
 def test_a_resnet_is_refused():

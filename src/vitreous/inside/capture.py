@@ -77,7 +77,7 @@ class Internals(Mapping[str, Tensor]):
         return len(self._values)
 
     def stack(self, name: str) -> Tensor:
-        """Stack one captured internal of every layer: `[layers …]`."""
+        """Stack one captured internal of every layer: `[layers …]`, by depth, in whichever order they were chosen."""
         return torch.stack([self[full_name(name, layer)] for layer in self.layers])
 
     def gradient(self, name: str) -> Tensor:
