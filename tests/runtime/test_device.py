@@ -27,6 +27,12 @@ def test_each_process_takes_the_gpu_of_its_number_on_the_machine(monkeypatch):
         pick_device("auto")
 
 
+@pytest.mark.parametrize("name", ["meta", "xla", "tpu"])
+def test_other_types_of_devices_are_refused_and_those_taken_are_named(name):
+    with pytest.raises(ValueError, match=f"device must be auto, cpu, cuda, cuda:N or mps, got '{name}'"):
+        pick_device(name)
+
+
 def test_the_compilers_warning_that_there_is_no_gpu_is_silenced_and_no_other(caplog):
     logger = logging.getLogger("torch.utils.cpp_extension")
     logger.addHandler(caplog.handler)  # torch's loggers pass nothing on

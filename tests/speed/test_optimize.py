@@ -15,6 +15,7 @@ from vitreous.data.preprocess import Preprocess
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
+from vitreous.runtime.device import pick_device
 from vitreous.speed import optimize as module
 from vitreous.speed.backends import BACKENDS, BackendChoice
 from vitreous.speed.optimize import optimize
@@ -246,6 +247,12 @@ def test_threads_get_each_their_own_answers(model):
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda i: fast(torch.full((1, 3, 16, 16), float(i))).item(), range(8)))
     assert answers == [float(i) for i in range(8)]
+
+
+def test_auto_is_a_device_and_those_taken_are_named(model):
+    assert optimize(model, device="auto", backends=("eager",)).device == pick_device("auto")
+    with pytest.raises(ValueError, match="device must be auto, cpu, cuda, cuda:N or mps, got 'tpu'"):
+        optimize(model, device="tpu")
 
 
 def test_other_models_and_precisions_are_refused(model):

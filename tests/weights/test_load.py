@@ -12,6 +12,7 @@ from conftest import assert_same, noise
 from vitreous.data.preprocess import HALF, default_preprocess
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
+from vitreous.runtime.device import pick_device
 from vitreous.weights import load as loading
 from vitreous.weights.card import Card
 from vitreous.weights.class_names import imagenet_names
@@ -151,3 +152,10 @@ def test_a_part_beside_the_model_that_is_left_out_is_a_remark(tmp_path):
         "left out decoder, which lies beside the model in the file"
     ]
     assert report.ignored == ["decoder", "optimizer"]
+
+
+def test_auto_is_a_device_and_those_taken_are_named():
+    model = load("packaged:cifar10", device="auto")
+    assert next(model.parameters()).device.type == pick_device("auto").type
+    with pytest.raises(ValueError, match="device must be auto, cpu, cuda, cuda:N or mps, got 'tpu'"):
+        load("packaged:cifar10", device="tpu")

@@ -31,6 +31,8 @@ def pick_device(name: str = "auto") -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise ValueError(f"device must be auto, cpu, cuda, cuda:N or mps, got {name!r}") from error
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise ValueError(f"device must be auto, cpu, cuda, cuda:N or mps, got {str(name)!r}")
     if device.type == "cuda":
         count = torch.cuda.device_count()
         if not torch.cuda.is_available() or (device.index or 0) >= count:

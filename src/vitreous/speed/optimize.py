@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from vitreous.models.hooks import check_no_copy
 from vitreous.models.last_block import Compute, OutputKind
 from vitreous.models.vit import ViT
-from vitreous.runtime.device import max_lanes
+from vitreous.runtime.device import max_lanes, pick_device
 from vitreous.runtime.memory import keep_freed_memory
 from vitreous.speed import fp8, int8
 from vitreous.speed.backends import (
@@ -136,9 +136,10 @@ def optimize(
     """
     _check(model, precision, batch_size, merge, backends)
     check_no_copy(model, "leave out fast, int8 and fp8, or call optimize outside of them")
-    if torch.device(device).type == "cpu":
+    device = pick_device(device) if isinstance(device, str) else device
+    if device.type == "cpu":
         keep_freed_memory()
-    preprocess, device, dtype = model.card.preprocess, torch.device(device), PRECISIONS[precision]
+    preprocess, dtype = model.card.preprocess, PRECISIONS[precision]
     forward = Forward(resolve_output(model, output), merge)
     check_merging(model, merge, forward.output)
     pixels = pixels and model.config.stem == "none"  # a stem standardises its weights: nothing can be folded into them

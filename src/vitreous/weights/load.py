@@ -19,6 +19,7 @@ from vitreous.inside.artifacts import register_neurons, with_registers
 from vitreous.models.timm_classifier import split_timm
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
+from vitreous.runtime.device import pick_device
 from vitreous.runtime.memory import is_out_of_memory
 from vitreous.weights.assume import check_assumptions, without_fields
 from vitreous.weights.build import MAX_PATCHES, build_vit
@@ -82,6 +83,7 @@ def load(
     """
     if resize is not None and resize not in CONVENTIONS:
         raise ValueError(f"resize must be one of {', '.join(CONVENTIONS)}, got {resize!r}")
+    device = pick_device(device) if isinstance(device, str) else device
     assume = check_assumptions(assume)
     timm, weights = split_timm(name) or ("", name) if isinstance(name, str) else ("", name)
     if timm and not weights:
