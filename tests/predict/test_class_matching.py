@@ -2,7 +2,9 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 
 from vitreous.predict.class_matching import find_class, match_classes, suggest_classes
 from vitreous.weights.class_names import imagenet_names
@@ -40,6 +42,22 @@ def test_a_class_is_found_by_name_index_and_other_spellings():
         497,
     ]
     assert find_class("egyptian_cat", imagenet()) == 285
+
+
+@pytest.mark.parametrize(
+    "target", [np.int64(3), np.uint8(3), np.array(3), torch.tensor(3), torch.tensor([9, 3]).argmin() + 2]
+)
+def test_an_index_may_be_an_integer_of_numpy_or_torch(target):
+    assert type(found := find_class(target, imagenet())) is int
+    assert found == 3
+
+
+@pytest.mark.parametrize(
+    "target", [True, np.True_, torch.tensor(True), 3.0, np.float32(3), torch.tensor(3.0), torch.tensor([1, 2]), [3]]
+)
+def test_what_is_no_index_of_a_class_is_refused(target):
+    with pytest.raises(ValueError, match="expected a class's name or its index, a whole number, got"):
+        find_class(target, imagenet())
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
 """Match class names: those of a dataset to a model's (`match_classes`), and what a user typed to one (`find_class`)."""
 
 import difflib
+import operator
 import re
 from collections import Counter
 from collections.abc import Sequence
+from typing import SupportsIndex
 
 from vitreous.data.image_dataset import ImageDataset, list_some
 from vitreous.weights.class_names import imagenet_names, imagenet_wordnet_ids
@@ -14,16 +16,20 @@ FEW_CLASSES = 20
 SUGGESTED = 5
 
 
-def find_class(target: int | str | None, model: Model) -> int | None:
+def find_class(target: SupportsIndex | str | None, model: Model) -> int | None:
     """Match what a user typed, an index or a name, to a model's class; a `ValueError` says which there are like it.
+
+    An index is an int, or an integer of NumPy or torch, such as `argmax` gives.
 
     >>> from vitreous.weights.load import load
     >>> model = load("packaged:cifar10")
     >>> find_class("cat", model), find_class("3", model), find_class(None, model)
     (3, 3, None)
     """
-    if target is None or isinstance(target, int):
-        return target
+    if target is None:
+        return None
+    if not isinstance(target, str):
+        return _index(target)
     names = model.card.class_names or ()
     if target in names:
         return names.index(target)
@@ -41,6 +47,17 @@ def find_class(target: int | str | None, model: Model) -> int | None:
         named = "" if model.card.origin == "packaged" else f" --model {model.card.name}"
         hint = f"`vitreous doctor --classes{named}` lists them" if names else "its classes have no names: give an index"
     raise ValueError(f"the model has no class {target!r}: {hint}")
+
+
+def _index(target: SupportsIndex) -> int:
+    """Read the index of a class for `find_class`; bools and floats are none."""
+    truth = isinstance(target, bool) or str(getattr(target, "dtype", "")).endswith("bool")
+    try:
+        if not truth:
+            return operator.index(target)
+    except TypeError:
+        pass
+    raise ValueError(f"expected a class's name or its index, a whole number, got {target!r:.60}")
 
 
 def suggest_classes(target: str, names: Sequence[str]) -> list[str]:
