@@ -60,6 +60,32 @@ def test_what_is_no_index_of_a_class_is_refused(target):
         find_class(target, imagenet())
 
 
+CRANES = ("crane", "dog", "crane", "Tabby Cat")
+"""Names as the Hub's ImageNet models have them: the bird and the machine are called alike."""
+
+
+@pytest.mark.parametrize("word", ["crane", "Crane"])
+def test_a_name_of_several_classes_is_refused_with_their_indices(word):
+    with pytest.raises(ValueError, match="2 of the model's classes are called 'crane': 0 and 2: give an index"):
+        find_class(word, imagenet(class_names=CRANES))
+    assert [find_class(word, imagenet(class_names=CRANES)) for word in ("2", "dog", "tabby cat")] == [2, 1, 3]
+
+
+@pytest.mark.parametrize("names", [["dog", "crane"], ["tabby_cat", "crane"], ["Crane", "dog"]])
+def test_a_dataset_that_uses_a_name_of_several_classes_is_refused(names):
+    with pytest.raises(ValueError, match="2 of the model's classes are called '[cC]rane': 0 and 2: use class indices"):
+        match_classes(names, CRANES, 4)
+
+
+def test_names_of_several_classes_do_no_harm_where_they_are_not_used():
+    assert match_classes(["dog", "Tabby Cat"], CRANES, 4) == [1, 3]
+    assert match_classes(["2", "0"], CRANES, 4) == [2, 0]
+    assert match_classes(CRANES, CRANES, 4) == [0, 1, 2, 3]
+    assert match_classes(["cardigan", "Cardigan"], imagenet_names(), 1000) == [474, 264]
+    with pytest.raises(ValueError, match="2 of the model's classes are called 'CARDIGAN': 264 and 474"):
+        match_classes(["CARDIGAN"], imagenet_names(), 1000)
+
+
 @pytest.mark.parametrize(
     ("word", "hint"),
     [
