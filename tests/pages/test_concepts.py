@@ -36,6 +36,12 @@ def test_the_page_shows_places_classes_and_figures(concepts, tmp_path):
     assert page.count("data:image/jpeg;base64,") == sum(min(6, len(each.places)) for each in concepts.found)
 
 
+def test_the_page_is_never_written_over_a_file_of_another_kind(concepts, tmp_path):
+    with pytest.raises(ValueError, match=r"the page is an .html file, got .*cat.png: name .*cat.html$"):
+        concepts.save(tmp_path / "cat.png")
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_outlined_patch_is_the_concepts(concepts):
     plain = concepts.images[0].convert("RGB").resize((144, 144), Image.Resampling.LANCZOS)
     address = concepts._tile(0, 9)  # of 8 × 8 patches: the second row, the second column

@@ -20,7 +20,7 @@ from vitreous.pages.live import LIVE_VIEWS, LivePrecision, add_seen, check_live,
 from vitreous.pages.payload import Payload, encode_image, pack_result
 from vitreous.pages.report import DIRECTIONS, NAMED, predictions, report, report_header, save_report
 from vitreous.predict.classify import ANSWERS, Answer, top_classes
-from vitreous.runtime.files import short_name, write_atomic
+from vitreous.runtime.files import check_page_file, short_name, write_atomic
 from vitreous.views.inspection import Inspection
 from vitreous.views.outputs import WORDS
 from vitreous.views.registry import choose_views
@@ -228,6 +228,7 @@ class Explanation:
         A `live` page holds the network too, in fp16 or int8 (True is fp16), and answers for other images without
         Python; what it shows of this image is then computed with the weights that it holds.
         """
+        path = check_page_file(Path(path), "save_figures")
         if not live:
             return save_report(path, [self.page()], self.inspection.model)
         precision: LivePrecision = "fp16" if live is True else live
