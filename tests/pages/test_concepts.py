@@ -61,6 +61,26 @@ def test_what_cannot_be_done_is_said_in_one_line(tmp_path):
         vitreous.find_concepts(photos(), other)
 
 
+@pytest.mark.parametrize("choice", [{"concepts": 0}, {"active": 0}, {"steps": -1}, {"measured": -1}, {"steps": 2.5}])
+def test_a_number_below_one_is_refused_in_one_line(choice):
+    ((name, number),) = choice.items()
+    with pytest.raises(ValueError, match=f"^{name} must be a whole number of at least 1, got {number}$"):
+        vitreous.find_concepts(photos(), "packaged:cifar10", 5, **choice)
+
+
+def test_a_model_in_training_mode_is_measured_without_dropout_and_left_in_it():
+    found = []
+    for training in (False, True):
+        model = vitreous.load("packaged:cifar10").train(training)
+        model.blocks[0].eval()
+        modes = [module.training for module in model.modules()]
+        for block in model.blocks:
+            block.attn.dropout = 0.9
+        found.append(vitreous.find_concepts(photos(), model, 5, concepts=32, steps=2, measured=4, device="cpu"))
+        assert [module.training for module in model.modules()] == modes
+    assert found[0].found == found[1].found
+
+
 def test_a_broken_image_is_left_out_and_named(tmp_path):
     for i, photo in enumerate(photos()):
         photo.save(tmp_path / f"{i:02}.png")
