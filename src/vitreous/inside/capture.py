@@ -110,7 +110,7 @@ class _Recorder(Hook):
         gradients: bool,
         to: str | torch.device | None,
     ) -> None:
-        self.model, self.names, self.internals = model, set(names), internals
+        self.names, self.internals = set(names), internals
         self.gradients, self.to = gradients, to
         self.identity: Tensor | None = None  # made once for all layers
         self.prefixes: dict[int, str] = {id(model): "", id(model.patch_embed): ""}  # module → prefix of its names

@@ -71,7 +71,7 @@ class _Intervention(Hook):
         changes: Mapping[str, Change],
         tokens_off: Sequence[int] = (),
     ) -> None:
-        self.model, self.head_weights, self.changes = model, head_weights, changes
+        self.head_weights, self.changes = head_weights, changes
         self.tokens_off = list(tokens_off)
         self.patches_left = [i for i in range(model.layout.prefix, model.layout.tokens) if i not in set(tokens_off)]
         self.layers = {

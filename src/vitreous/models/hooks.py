@@ -23,8 +23,6 @@ class Hook:
     """Whether it only records: recording hooks run after those that change values."""
     recomputes = False
     """Whether it computes values anew, whatever they were: such hooks run before those that change values."""
-    model: nn.Module | None = None
-    """The model whose internals it records or changes, and not those of a copy; None: of whichever model runs."""
 
     def on_value(self, module: nn.Module, name: str, value: Tensor) -> Tensor:
         """Take a named value of a module; the returned tensor continues through the network."""
@@ -54,18 +52,6 @@ def activate(added: Hook) -> Iterator[None]:
 def hooks_active() -> bool:
     """Return whether a hook is active, which needs the whole network to run. Compiled graphs call no hooks."""
     return not torch.compiler.is_compiling() and bool(HOOKS.get())
-
-
-def hooks_act_on(model: nn.Module) -> bool:
-    """Return whether an active hook is bound to this model, or to another that shares modules with it."""
-    bound = [each.model for each in HOOKS.get() if each.model is not None]
-    return bool(bound) and not set(model.modules()).isdisjoint(module for each in bound for module in each.modules())
-
-
-def check_no_copy(model: nn.Module, instead: str) -> None:
-    """Raise if hooks act on a model of which a copy is about to run, since they would have no effect there."""
-    if hooks_act_on(model):
-        raise ValueError(f"capture and intervene act on this model, and this would run a copy of it: {instead}")
 
 
 def hook(module: nn.Module, name: str, value: Tensor) -> Tensor:

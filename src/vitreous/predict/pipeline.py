@@ -21,7 +21,6 @@ from vitreous.data.images import ImageError, ImageLike, image_name, read_image
 from vitreous.data.masks import read_with_mask, view_mask
 from vitreous.data.prefetch import batched, prefetch
 from vitreous.data.preprocess import Preprocess
-from vitreous.models.hooks import check_no_copy, hooks_act_on
 from vitreous.models.last_block import Compute, OutputKind, logits_only
 from vitreous.models.timm_classifier import TimmClassifier, TimmConfig
 from vitreous.models.vit import ViT
@@ -232,7 +231,6 @@ def copy_to(model: Model, device: str, precision: str) -> Model:
     target = torch.device(target.type, target.index if target.index is not None else parameter.device.index)
     if parameter.device == target and parameter.dtype == dtype and not model.training:
         return model
-    check_no_copy(model, f"move it to {target} and {precision} first, and call eval()")
     return copy.deepcopy(model).to(device=target, dtype=dtype).eval()
 
 
@@ -258,12 +256,11 @@ def choose_compute(
     `fast`, int8 and fp8 use `optimize`; `merge` merges tokens in each block. From 64 `images` on, a CPU runs batches
     in parallel and logits with packed weights even without `fast`: that needs no timing or compiling, and changes
     logits by rounding alone. Features without `fast` are the plain model's, bit for bit; those of patches always.
-    Inside `capture` or `intervene`, which see neither copies nor other threads, many images run plainly too.
     """
     narrow = precision in ("int8", "fp8")
     if output == "tokens" and (fast or merge or narrow):
         raise ValueError("patch features are the plain model's, in fp32, bf16 or fp16: leave --fast and --merge out")
-    if not (fast or merge or narrow or (images >= MANY and not hooks_act_on(model))):
+    if not (fast or merge or narrow or images >= MANY):
         return None
     if output == "tokens":
         on_cpu = pick_device(device).type == "cpu"

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitreous.models.hooks import check_no_copy
 from vitreous.models.last_block import Compute, OutputKind
 from vitreous.models.vit import ViT
 from vitreous.runtime.device import max_lanes
@@ -132,7 +131,6 @@ def optimize(
     True
     """
     _check(model, precision, batch_size, merge, backends)
-    check_no_copy(model, "leave out fast, int8 and fp8, or call optimize outside of them")
     if torch.device(device).type == "cpu":
         keep_freed_memory()
     preprocess, device, dtype = model.card.preprocess, torch.device(device), PRECISIONS[precision]
