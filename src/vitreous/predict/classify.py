@@ -210,7 +210,7 @@ def classify(
     if classes is not None:
         from vitreous.predict.words import with_words  # not at the top: it needs the `tokenizers` library
 
-        model = with_words(model, classes, [template], note=partial(warnings.warn, stacklevel=4))
+        model = with_words(model, classes, [template], note=partial(warnings.warn, stacklevel=5))
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
     compute = choose_compute(model, fast=fast, **sizes)
     answers = Answers()
