@@ -66,6 +66,23 @@ def test_it_saves_a_page_and_figures(model, tmp_path):
     assert [path.name for path in written] == ["attention-maps.png", "attention-maps-heads.png", "rollout.png"]
 
 
+def test_a_page_is_never_written_over_a_file_of_another_kind(model, tmp_path):
+    PHOTO.save(tmp_path / "cat.png")
+    before = (tmp_path / "cat.png").read_bytes()
+    found = vitreous.explain(PHOTO, model, "rollout")
+    with pytest.raises(ValueError, match=r"the page is an .html file, got .*cat.png: name .*cat.html \(.*save_figures"):
+        found.save(tmp_path / "cat.png")
+    assert (tmp_path / "cat.png").read_bytes() == before
+    assert found.save(tmp_path / "PAGE.HTM").read_text().startswith("<!doctype html>")
+
+
+def test_a_scale_or_precision_that_there_is_not_lists_those_there_are(model, tmp_path):
+    with pytest.raises(ValueError, match="scale must be one of raw, log, layer-norm, got 'logg'"):
+        vitreous.explain(PHOTO, model, "attention-matrix", scale="logg")
+    with pytest.raises(ValueError, match="live must be True, False, fp16 or int8, got 'int4'"):
+        vitreous.explain(PHOTO, model, "rollout").save(tmp_path / "l.html", live="int4")
+
+
 def test_a_fit_shows_another_part_and_leaves_the_model_as_it_was(model):
     before = model.card.preprocess
     cropped, padded = (vitreous.explain(PHOTO, model, "predictions", fit=fit).inspection for fit in ("crop", "pad"))

@@ -231,15 +231,23 @@ def test_thirty_two_bit_grey_takes_the_range_that_holds_it(values, expected):
         ([0.0, 0.5, 1.0], [0, 128, 255]),
         ([0.2, 0.2, 0.2], [51, 51, 51]),
         ([-1.0, 0.0, 1.0], [0, 128, 255]),
-        ([10.0, 20.0, 60.0], [0, 51, 255]),
-        ([np.nan, 0.4, np.inf], [102, 102, 102]),
-        ([np.nan, np.nan, np.nan], [0, 0, 0]),
+        ([10.0, 20.0, 60.0], [10, 20, 60]),  # as the same values of 8 bits
+        ([0.0, 1.6, 255.0], [0, 2, 255]),
+        ([100.0, 200.0, 600.0], [0, 51, 255]),
+        ([-np.inf, 0.4, np.inf], [102, 102, 102]),
     ],
 )
 def test_float_grey_is_scaled(values, expected):
     image = Image.fromarray(np.array([values], dtype=np.float32))
     for source in (image, encoded(image, "TIFF")):
         assert [red for red, _, _ in pixels(read_image(source))] == expected
+
+
+def test_float_grey_with_nan_is_refused_in_one_line():
+    image = Image.fromarray(np.array([[np.nan, 0.4, 1.0]], dtype=np.float32))
+    for source in (image, encoded(image, "TIFF")):
+        with pytest.raises(ImageError, match="it holds NaN, which is no grey value"):
+            read_image(source)
 
 
 # --- orientation ----------------------------------------------------------------------------------------

@@ -36,6 +36,12 @@ def test_the_page_shows_places_classes_and_figures(concepts, tmp_path):
     assert page.count("data:image/jpeg;base64,") == sum(min(6, len(each.places)) for each in concepts.found)
 
 
+def test_the_page_is_never_written_over_a_file_of_another_kind(concepts, tmp_path):
+    with pytest.raises(ValueError, match=r"the page is an .html file, got .*cat.png: name .*cat.html$"):
+        concepts.save(tmp_path / "cat.png")
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_outlined_patch_is_the_concepts(concepts):
     plain = concepts.images[0].convert("RGB").resize((144, 144), Image.Resampling.LANCZOS)
     address = concepts._tile(0, 9)  # of 8 × 8 patches: the second row, the second column
@@ -53,6 +59,26 @@ def test_what_cannot_be_done_is_said_in_one_line(tmp_path):
     other.card = Card("other", Preprocess(size=(32, 32), resize=32, mean=HALF, std=HALF), family="ResNet")
     with pytest.raises(ValueError, match="concepts are found in a ViT that answers with classes"):
         vitreous.find_concepts(photos(), other)
+
+
+@pytest.mark.parametrize("choice", [{"concepts": 0}, {"active": 0}, {"steps": -1}, {"measured": -1}, {"steps": 2.5}])
+def test_a_number_below_one_is_refused_in_one_line(choice):
+    ((name, number),) = choice.items()
+    with pytest.raises(ValueError, match=f"^{name} must be a whole number of at least 1, got {number}$"):
+        vitreous.find_concepts(photos(), "packaged:cifar10", 5, **choice)
+
+
+def test_a_model_in_training_mode_is_measured_without_dropout_and_left_in_it():
+    found = []
+    for training in (False, True):
+        model = vitreous.load("packaged:cifar10").train(training)
+        model.blocks[0].eval()
+        modes = [module.training for module in model.modules()]
+        for block in model.blocks:
+            block.attn.dropout = 0.9
+        found.append(vitreous.find_concepts(photos(), model, 5, concepts=32, steps=2, measured=4, device="cpu"))
+        assert [module.training for module in model.modules()] == modes
+    assert found[0].found == found[1].found
 
 
 def test_a_broken_image_is_left_out_and_named(tmp_path):

@@ -220,6 +220,12 @@ def test_of_all_views_one_that_cannot_be_computed_is_left_out_and_noted():
         Explanation(inspection, "block-similarity").compute()
 
 
+@pytest.mark.parametrize("views", ["predictions, block-similarity", ["predictions", " block-similarity "]])
+def test_a_named_view_that_cannot_be_computed_is_an_error_with_spaces_around_its_name_too(views):
+    with pytest.raises(ValueError, match="at least 4 tokens"):
+        Explanation(inspection_of(image_size=8, patch_size=8), views).compute()
+
+
 def test_a_view_is_computed_once(monkeypatch):
     calls = []
     view = VIEWS["rollout"]

@@ -2,7 +2,9 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 
 from vitreous.predict.class_matching import find_class, match_classes, suggest_classes
 from vitreous.weights.class_names import imagenet_names
@@ -40,6 +42,48 @@ def test_a_class_is_found_by_name_index_and_other_spellings():
         497,
     ]
     assert find_class("egyptian_cat", imagenet()) == 285
+
+
+@pytest.mark.parametrize(
+    "target", [np.int64(3), np.uint8(3), np.array(3), torch.tensor(3), torch.tensor([9, 3]).argmin() + 2]
+)
+def test_an_index_may_be_an_integer_of_numpy_or_torch(target):
+    assert type(found := find_class(target, imagenet())) is int
+    assert found == 3
+
+
+@pytest.mark.parametrize(
+    "target", [True, np.True_, torch.tensor(True), 3.0, np.float32(3), torch.tensor(3.0), torch.tensor([1, 2]), [3]]
+)
+def test_what_is_no_index_of_a_class_is_refused(target):
+    with pytest.raises(ValueError, match="expected a class's name or its index, a whole number, got"):
+        find_class(target, imagenet())
+
+
+CRANES = ("crane", "dog", "crane", "Tabby Cat")
+"""Names as the Hub's ImageNet models have them: the bird and the machine are called alike."""
+
+
+@pytest.mark.parametrize("word", ["crane", "Crane"])
+def test_a_name_of_several_classes_is_refused_with_their_indices(word):
+    with pytest.raises(ValueError, match="2 of the model's classes are called 'crane': 0 and 2: give an index"):
+        find_class(word, imagenet(class_names=CRANES))
+    assert [find_class(word, imagenet(class_names=CRANES)) for word in ("2", "dog", "tabby cat")] == [2, 1, 3]
+
+
+@pytest.mark.parametrize("names", [["dog", "crane"], ["tabby_cat", "crane"], ["Crane", "dog"]])
+def test_a_dataset_that_uses_a_name_of_several_classes_is_refused(names):
+    with pytest.raises(ValueError, match="2 of the model's classes are called '[cC]rane': 0 and 2: use class indices"):
+        match_classes(names, CRANES, 4)
+
+
+def test_names_of_several_classes_do_no_harm_where_they_are_not_used():
+    assert match_classes(["dog", "Tabby Cat"], CRANES, 4) == [1, 3]
+    assert match_classes(["2", "0"], CRANES, 4) == [2, 0]
+    assert match_classes(CRANES, CRANES, 4) == [0, 1, 2, 3]
+    assert match_classes(["cardigan", "Cardigan"], imagenet_names(), 1000) == [474, 264]
+    with pytest.raises(ValueError, match="2 of the model's classes are called 'CARDIGAN': 264 and 474"):
+        match_classes(["CARDIGAN"], imagenet_names(), 1000)
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,13 @@ def test_bad_images_are_answered_by_their_error_in_order(folder, images, tmp_pat
         classify(mixed, str(folder))
 
 
+@pytest.mark.parametrize("choice", [{"top": 0}, {"top": 2.5}, {"batch_size": 1.5}, {"batch_size": 0}])
+def test_a_number_that_is_none_is_refused_in_one_line(choice, folder, images):
+    ((name, number),) = choice.items()
+    with pytest.raises(ValueError, match=f"^{name} must be at least 1, and a whole number, got {number}$"):
+        classify(images, folder, **choice)
+
+
 def test_a_headless_model_points_to_embed(folder, images):
     with pytest.raises(ValueError, match="has no head.*vitreous embed"):
         classify(images, load(folder, classes=0))

@@ -151,6 +151,16 @@ def test_a_sentence_that_is_cut_is_reported(clip):
     assert said == [f"{('cat ' * 100).strip()!r:.60} has 102 tokens, the model reads the first 77"]
 
 
+def test_classify_warns_of_a_sentence_that_is_cut(clip, photo):
+    with pytest.warns(UserWarning, match="has 102 tokens, the model reads the first 77"):
+        vitreous.classify(photo, load(clip[0]), classes=["cat " * 100, "a dog"])
+
+
+def test_a_template_without_words_is_refused(photo):
+    with pytest.raises(ValueError, match="template is the sentence around classes: name them too"):
+        vitreous.classify(photo, "packaged:cifar10", template="x {}")
+
+
 def test_names_of_folders_become_words():
     names = ["n02123045_tabby_cat", "Golden-Retriever", "n02123045", "__", "a  b"]
     assert [clean_name(name) for name in names] == ["tabby cat", "Golden Retriever", "n02123045", "__", "a b"]

@@ -2,7 +2,8 @@
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from vitreous.data.finding import Images, open_images
@@ -39,7 +40,7 @@ def find_concepts(
     end; without one, two thirds of the way up), of which `active` rebuild each patch. Each of the `measured` most
     active ones is then switched off, and the change of the classes is measured on images that were held out. `progress`
     gets what is being done, how much of it is done and how much there is. All images are held in memory: a few thousand
-    are enough, and fit.
+    are enough, and fit. A model in training mode is measured in evaluation mode and left as it was.
 
     >>> from vitreous.data.samples import samples
     >>> photos = [samples()[name].rotate(angle) for name in ("chelsea", "coffee") for angle in range(6)]
@@ -52,6 +53,10 @@ def find_concepts(
         raise ValueError("concepts are found in a ViT that answers with classes: this model is another")
     vit = vit.to(pick_device(device))
     depth = vit.config.depth
+    concepts = PER_WIDTH * vit.config.width if concepts is None else concepts
+    for what, number in (("concepts", concepts), ("active", active), ("steps", steps), ("measured", measured)):
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise ValueError(f"{what} must be a whole number of at least 1, got {number!r:.60}")
     block = 2 * depth // 3 if block is None else within(block, depth, "block")
     sources, _ = open_images(images)
     say = progress or (lambda what, done, total: None)
@@ -67,28 +72,30 @@ def find_concepts(
     if len(views) < LEAST:
         raise ValueError(f"there are too few images to learn concepts from: {len(views)}, and {LEAST} are the least")
     x = [preprocess.normalise(preprocess.pixels_of(view)).to(like) for view in views]
-    tokens, logits = collect_tokens(vit, x, block)
+    with _evaluation_mode(vit):
+        tokens, logits = collect_tokens(vit, x, block)
     learned = [i % HELD_OUT > 0 for i in range(len(x))]
     held_out = tokens[::HELD_OUT]
     autoencoder = learn_concepts(
         tokens[[i for i, known in enumerate(learned) if known]].flatten(0, 1),
-        concepts or PER_WIDTH * vit.config.width,
+        concepts,
         active,
         steps,
         seed,
         lambda done, total: say("steps", done, total),
     )
-    found = measure_concepts(
-        vit,
-        x,
-        block,
-        autoencoder,
-        tokens,
-        logits,
-        learned,
-        measured,
-        lambda done, total: say("effects", done, total),
-    )
+    with _evaluation_mode(vit):
+        found = measure_concepts(
+            vit,
+            x,
+            block,
+            autoencoder,
+            tokens,
+            logits,
+            learned,
+            measured,
+            lambda done, total: say("effects", done, total),
+        )
     return Concepts(
         short_name(vit.card.name),
         block,
@@ -103,3 +110,15 @@ def find_concepts(
         unused_share(autoencoder, held_out),
         time.perf_counter() - begun,
     )
+
+
+@contextmanager
+def _evaluation_mode(model: Model) -> Iterator[None]:
+    """Run a model in evaluation mode, without dropout, while concepts are found; then each module is as it was."""
+    trained = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in trained:
+            module.training = True

@@ -36,7 +36,8 @@ def explain(
     of the packaged model and a photograph of a cup of coffee. `target` is the class to explain, by name or index; for a
     CLIP or SigLIP it is a sentence, and `classes` are those that a CLIP weighs it against. `name` is what the page
     calls the image. `fit` crops, squashes or pads images of other sides than the model's. `choice` are fields of
-    `Choice`, such as `block`, `head` and `query`.
+    `Choice`, such as `block`, `head` and `query`. Views are computed when they are asked for, in evaluation mode: a
+    model in training mode is left in evaluation mode.
 
     >>> explanation = explain(samples()["chelsea"], "packaged:cifar10", views="relevance,rollout")
     >>> explanation.answer.best.class_name, explanation.map("relevance").shape

@@ -20,6 +20,11 @@ def to_rgb(image: Image.Image) -> Image.Image:
     return page
 
 
+def has_nan(image: Image.Image) -> bool:
+    """Return whether an image of floats holds NaN, which is no grey value."""
+    return image.mode == "F" and bool(np.isnan(np.asarray(image)).any())
+
+
 def _to_eight_bits(image: Image.Image) -> Image.Image:
     """Scale grey values of 16 or 32 bits, or floats, to 0..255 (Pillow's own conversion clips them).
 
@@ -32,7 +37,7 @@ def _to_eight_bits(image: Image.Image) -> Image.Image:
     grey_image = Image.new("L", image.size)
     for top, bottom in bands:
         values = np.asarray(image.crop((0, top, image.width, bottom)))
-        if image.mode == "F" and not np.isfinite(values).all():  # NaN and infinity become black
+        if image.mode == "F" and not np.isfinite(values).all():  # infinity becomes black
             values = np.where(np.isfinite(values), values, np.float32(low))
         grey = np.rint(_scaled(values, image.mode, low, high)).astype(np.uint8)
         if isinstance(clear, int):
@@ -60,7 +65,7 @@ def _scaled(values: npt.NDArray[Any], mode: str, low: float, high: float) -> npt
     if mode == "I" and low >= 0 and high <= 65535:
         # 32 bits say nothing about the range: take the smaller of 8 and 16 bits that holds all values
         return values / np.float32(1 if high <= 255 else 257)
-    if mode == "F" and low >= 0 and high <= 1:
-        return values * np.float32(255)
+    if mode == "F" and low >= 0 and high <= 255:
+        return values * np.float32(255 if high <= 1 else 1)
     # no range is known: darkest to black, brightest to white
     return (values.astype(np.float64) - low) * (255 / ((high - low) or 1))

@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 from vitreous.inside.concepts import Concept, SparseAutoencoder
 from vitreous.models.tokens import TokenLayout
 from vitreous.pages.render import render, scripted_page
-from vitreous.runtime.files import write_atomic
+from vitreous.runtime.files import check_page_file, write_atomic
 from vitreous.runtime.wording import percent
 
 SHOWN = 40  # concepts of a page
@@ -62,6 +62,7 @@ class Concepts:
 
     def save(self, path: str | Path) -> Path:
         """Write the page of the concepts as one HTML file."""
+        path = check_page_file(Path(path))
         title = f"What block {self.block} of {self.title} tells apart"
         body = render(
             "concepts.html",
@@ -73,7 +74,7 @@ class Concepts:
             percent=percent,
         )
         text = scripted_page(title, body, "run.js", styles=["run.css", "comparison.css"])
-        return write_atomic(Path(path), partial(Path.write_text, data=text, encoding="utf-8"))
+        return write_atomic(path, partial(Path.write_text, data=text, encoding="utf-8"))
 
     def _changes(self) -> list[tuple[float, float]]:
         """List for the page of concepts the mean change of each one's classes, and that of its random direction's."""

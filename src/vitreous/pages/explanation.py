@@ -16,11 +16,11 @@ from PIL import Image as pillow
 
 from vitreous.figures.kinds import Lines, Map, Result
 from vitreous.models.vit import ViT
-from vitreous.pages.live import LIVE_VIEWS, LivePrecision, add_seen, check_live, round_weights
+from vitreous.pages.live import LIVE_VIEWS, PRECISIONS, LivePrecision, add_seen, check_live, round_weights
 from vitreous.pages.payload import Payload, encode_image, pack_result
 from vitreous.pages.report import DIRECTIONS, NAMED, predictions, report, report_header, save_report
 from vitreous.predict.classify import ANSWERS, Answer, top_classes
-from vitreous.runtime.files import short_name, write_atomic
+from vitreous.runtime.files import check_page_file, short_name, write_atomic
 from vitreous.views.inspection import Inspection
 from vitreous.views.outputs import WORDS
 from vitreous.views.registry import choose_views
@@ -56,7 +56,7 @@ class Explanation:
             )
         self.inspection = inspection
         self.views = choose_views(views, inspection)
-        self.named = set(views.split(",") if isinstance(views, str) else views)
+        self.named = {name.strip() for name in (views.split(",") if isinstance(views, str) else views)}
         self.skipped: dict[str, str] = {}
         """Views of `all` that this model or image cannot give, and why."""
         self.comparable = False
@@ -228,9 +228,12 @@ class Explanation:
         A `live` page holds the network too, in fp16 or int8 (True is fp16), and answers for other images without
         Python; what it shows of this image is then computed with the weights that it holds.
         """
+        path = check_page_file(Path(path), "save_figures")
         if not live:
             return save_report(path, [self.page()], self.inspection.model)
         precision: LivePrecision = "fp16" if live is True else live
+        if precision not in PRECISIONS:
+            raise ValueError(f"live must be True, False, fp16 or int8, got {live!r:.60}")
         model = round_weights(check_live(self.inspection.model), precision)
         if self.inspection.image is None:
             raise ValueError("a live page opens with an image: explain one")

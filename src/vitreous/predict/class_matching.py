@@ -1,9 +1,11 @@
 """Match class names: those of a dataset to a model's (`match_classes`), and what a user typed to one (`find_class`)."""
 
 import difflib
+import operator
 import re
 from collections import Counter
 from collections.abc import Sequence
+from typing import SupportsIndex
 
 from vitreous.data.image_dataset import ImageDataset, list_some
 from vitreous.weights.class_names import imagenet_names, imagenet_wordnet_ids
@@ -14,24 +16,29 @@ FEW_CLASSES = 20
 SUGGESTED = 5
 
 
-def find_class(target: int | str | None, model: Model) -> int | None:
+def find_class(target: SupportsIndex | str | None, model: Model) -> int | None:
     """Match what a user typed, an index or a name, to a model's class; a `ValueError` says which there are like it.
+
+    An index is an int, or an integer of NumPy or torch, such as `argmax` gives.
 
     >>> from vitreous.weights.load import load
     >>> model = load("packaged:cifar10")
     >>> find_class("cat", model), find_class("3", model), find_class(None, model)
     (3, 3, None)
     """
-    if target is None or isinstance(target, int):
-        return target
+    if target is None:
+        return None
+    if not isinstance(target, str):
+        return _index(target)
     names = model.card.class_names or ()
-    if target in names:
-        return names.index(target)
-    if target.isdecimal():
+    same = [i for i, name in enumerate(names) if name == target]
+    if not same and target.isdecimal():
         return int(target)
-    alike = [i for i, name in enumerate(names) if _plain(name) == _plain(target)]
+    alike = same or [i for i, name in enumerate(names) if _plain(name) == _plain(target)]
     if len(alike) == 1:
         return alike[0]
+    if alike and len({names[i] for i in alike}) == 1:
+        raise ValueError(f"{_several(names, names[alike[0]])}: give an index")
     if close := suggest_classes(target, names):
         *others, last = close
         hint = f"did you mean {', '.join(others)}{' or ' * bool(others)}{last}?"
@@ -41,6 +48,27 @@ def find_class(target: int | str | None, model: Model) -> int | None:
         named = "" if model.card.origin == "packaged" else f" --model {model.card.name}"
         hint = f"`vitreous doctor --classes{named}` lists them" if names else "its classes have no names: give an index"
     raise ValueError(f"the model has no class {target!r}: {hint}")
+
+
+def _index(target: SupportsIndex) -> int:
+    """Read the index of a class for `find_class`; bools and floats are none."""
+    truth = isinstance(target, bool) or str(getattr(target, "dtype", "")).endswith("bool")
+    try:
+        if not truth:
+            return operator.index(target)
+    except TypeError:
+        pass
+    raise ValueError(f"expected a class's name or its index, a whole number, got {target!r:.60}")
+
+
+def _several(names: Sequence[str], name: str, as_plain: bool = False) -> str:
+    """Say which of a model's classes have one name, in any spelling if `as_plain`.
+
+    >>> _several(["crane", "dog", "crane"], "crane")
+    "2 of the model's classes are called 'crane': 0 and 2"
+    """
+    found = [str(i) for i, own in enumerate(names) if own == name or (as_plain and _plain(own) == _plain(name))]
+    return f"{len(found)} of the model's classes are called {name!r:.60}: {', '.join(found[:-1])} and {found[-1]}"
 
 
 def suggest_classes(target: str, names: Sequence[str]) -> list[str]:
@@ -97,16 +125,19 @@ def match_classes(
     [718, 3]
     """
     if model_names is not None:
+        if tuple(names) == tuple(model_names):  # in the model's own order two classes of one name are told apart
+            return list(range(len(names)))
         exact = {name: i for i, name in enumerate(model_names)}
+        doubled = {name for name, count in Counter(model_names).items() if count > 1}
         if all(name in exact for name in names):
+            if twice := [name for name in names if name in doubled]:
+                raise ValueError(f"{_several(model_names, twice[0])}: use class indices")
             return [exact[name] for name in names]
         plain = {_plain(name): i for i, name in enumerate(model_names)}
         if all(_plain(name) in plain for name in names):
             counts = Counter(_plain(name) for name in model_names)
-            if twice := [name for name in names if name not in exact and counts[_plain(name)] > 1]:
-                raise ValueError(
-                    f"the model has {counts[_plain(twice[0])]} classes called {twice[0]!r}: use class indices"
-                )
+            if twice := [n for n in names if n in doubled or (n not in exact and counts[_plain(n)] > 1)]:
+                raise ValueError(f"{_several(model_names, twice[0], twice[0] not in doubled)}: use class indices")
             return [exact.get(name, plain[_plain(name)]) for name in names]
     if all(re.fullmatch(r"n\d{8}", name) for name in names):
         if model_names is None or tuple(model_names) != imagenet_names():

@@ -3,9 +3,11 @@
 import base64
 import html
 import io
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -203,10 +205,12 @@ def classify(
     """
     sources, one = open_images(images)
     model = loaded(model)
+    if classes is None and template != "{}":
+        raise ValueError("template is the sentence around classes: name them too, as words (classes=[…])")
     if classes is not None:
         from vitreous.predict.words import with_words  # not at the top: it needs the `tokenizers` library
 
-        model = with_words(model, classes, [template])
+        model = with_words(model, classes, [template], note=partial(warnings.warn, stacklevel=5))
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
     compute = choose_compute(model, fast=fast, **sizes)
     answers = Answers()
@@ -241,8 +245,9 @@ def classify_each(
             f"{card.name} {what}, so it cannot name classes: use `vitreous embed`, fine-tune it to your classes, or "
             "name them in words (--classes) if it is a CLIP or SigLIP"
         )
-    if top < 1:
-        raise ValueError(f"top must be at least 1, got {top}")
+    for what, number in (("top", top), ("batch_size", batch_size)):
+        if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 1:
+            raise ValueError(f"{what} must be at least 1, and a whole number, got {number!r:.60}")
     answer = ANSWERS[task_of(model)]
     compute = compute or plain_compute(model, "logits", device, precision)
     preprocess = card.preprocess.with_fit(fit)

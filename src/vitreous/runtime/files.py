@@ -16,6 +16,18 @@ def check_writable_file(path: Path) -> None:
     check_writable_folder(path.expanduser().parent, "-o")
 
 
+def check_page_file(path: Path, figures: str = "") -> Path:
+    """Raise if a page would be written to a file of another kind; `figures` names what writes images.
+
+    >>> check_page_file(Path("cat.html"), "--figures FOLDER").name
+    'cat.html'
+    """
+    if path.suffix.lower() not in ("", ".html", ".htm"):
+        hint = f" (for figures as images: {figures})" if figures else ""
+        raise ValueError(f"the page is an .html file, got {path}: name {path.with_suffix('.html')}{hint}")
+    return path
+
+
 def check_writable_folder(folder: Path, flag: str) -> None:
     """Raise if nothing can be written to a folder that `flag` named; the folder may not exist yet."""
     existing = next((each for each in (folder, *folder.parents) if each.exists()), folder)

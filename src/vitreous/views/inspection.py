@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -97,6 +97,8 @@ class Inspection:
         """Raise for a choice that the inspected model does not have."""
         config, choice = self.model.config, self.choice
         count_passes(choice.passes)
+        if choice.scale not in (None, *get_args(MatrixScale)):
+            raise ValueError(f"scale must be one of {', '.join(get_args(MatrixScale))}, got {choice.scale!r:.60}")
         if choice.target is not None and not config.classes:
             raise ValueError("this model has no classes to explain: leave the target out")
         counts = {"target": config.classes}
