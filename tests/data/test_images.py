@@ -243,13 +243,6 @@ def test_float_grey_is_scaled(values, expected):
         assert [red for red, _, _ in pixels(read_image(source))] == expected
 
 
-def test_float_grey_with_nan_is_refused_in_one_line():
-    image = Image.fromarray(np.array([[np.nan, 0.4, 1.0]], dtype=np.float32))
-    for source in (image, encoded(image, "TIFF")):
-        with pytest.raises(ImageError, match="it holds NaN, which is no grey value"):
-            read_image(source)
-
-
 # --- orientation ----------------------------------------------------------------------------------------
 
 

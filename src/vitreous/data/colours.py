@@ -20,11 +20,6 @@ def to_rgb(image: Image.Image) -> Image.Image:
     return page
 
 
-def has_nan(image: Image.Image) -> bool:
-    """Return whether an image of floats holds NaN, which is no grey value."""
-    return image.mode == "F" and bool(np.isnan(np.asarray(image)).any())
-
-
 def _to_eight_bits(image: Image.Image) -> Image.Image:
     """Scale grey values of 16 or 32 bits, or floats, to 0..255 (Pillow's own conversion clips them).
 
@@ -37,7 +32,7 @@ def _to_eight_bits(image: Image.Image) -> Image.Image:
     grey_image = Image.new("L", image.size)
     for top, bottom in bands:
         values = np.asarray(image.crop((0, top, image.width, bottom)))
-        if image.mode == "F" and not np.isfinite(values).all():  # infinity becomes black
+        if image.mode == "F" and not np.isfinite(values).all():  # NaN and infinity become black
             values = np.where(np.isfinite(values), values, np.float32(low))
         grey = np.rint(_scaled(values, image.mode, low, high)).astype(np.uint8)
         if isinstance(clear, int):

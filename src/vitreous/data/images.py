@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import ExifTags, Image, UnidentifiedImageError
 
-from vitreous.data.colours import has_nan, to_rgb
+from vitreous.data.colours import to_rgb
 from vitreous.data.image_limits import ReadLimitedFile, TooManyPieces, count_scans, count_strips, is_slow_ppm, load_ppm
 
 if TYPE_CHECKING:
@@ -315,8 +315,6 @@ def _decode(image: Image.Image, name: str, limit_pixels: int) -> Image.Image:
     image = load_ppm(image) if is_slow_ppm(image) else image
     image.load()
     turn = _UPRIGHT.get(_orientation(image))  # after loading: TIFF images are turned by their own decoder
-    if has_nan(image):
-        raise ImageError(name, "it holds NaN, which is no grey value")
     rgb = to_rgb(image)
     rgb = rgb.transpose(turn) if turn is not None else rgb
     rgb.info = {}  # the orientation is used up, the transparency too
