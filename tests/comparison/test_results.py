@@ -55,7 +55,7 @@ def test_among_several_pairs_a_sentence_without_verdict_names_its_pair():
         {"one": "a", "other": "c", "verdict": "a", "reason": "a is better than c", **numbers},
     ]
     said = verdicts({"pairs": pairs, "alike": True})
-    assert [line.split(" (")[0] for line in said] == ["a and b, one seed: no verdict", "a is better than c"]
+    assert [line.split(" (")[0] for line in said] == ["a is better than c", "a and b, one seed: no verdict"]
     assert verdicts({"pairs": pairs[:1], "alike": True})[0].startswith("one seed: no verdict")
 
 

@@ -1,5 +1,7 @@
 """A comparison's page: names cannot break it, and only a model that wins every verdict is the best."""
 
+from dataclasses import replace
+
 from vitreous.pages.comparison import CLASSES, ComparedDataset, class_gaps, write_comparison_page
 
 
@@ -28,6 +30,14 @@ def test_the_best_model_wins_every_verdict_on_it():
     assert compared("b", "c", "b").best() == 1
     assert compared("b", "c", "").best() is None
     assert compared("", "", "").best() is None
+
+
+def test_of_many_pairs_those_without_a_verdict_are_folded():
+    lines = ["a is better", "a and b, no verdict", "a and c, no verdict", "b and c, no verdict"]
+    many, none = compared("a", "", ""), compared("", "", "")
+    assert replace(many, verdicts=lines).decided() == 1
+    assert replace(none, verdicts=lines[1:]).decided() == 3  # few are all shown
+    assert replace(none, verdicts=lines[1:] + lines[1:]).decided() == 0
 
 
 def test_of_many_classes_those_that_differ_most_are_shown():

@@ -139,20 +139,20 @@ def cells(table: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def verdicts(table: Mapping[str, Any]) -> list[str]:
-    """Write below the comparison's table the verdict on each pair of models; one for all that began differently.
+    """Write below the comparison's table the verdict on each pair of models, then the pairs without; one for all that
+    began differently.
 
     Among several pairs, a sentence without a verdict names its pair; a verdict does so itself.
     """
-    known = [pair for pair in table["pairs"] if pair["reason"] != DIFFERENT_STARTS]
     several = len(table["pairs"]) > 1
-    sentences = [
-        f"{pair['one']} and {pair['other']}, " * (several and not pair["verdict"])
-        + f"{pair['reason']} ({evidence(pair, table.get('task'))})"
-        for pair in known
-    ]
-    if table["alike"]:
-        return sentences
-    return [f"{DIFFERENT_STARTS} between a pre-trained model and one from scratch", *sentences]
+    found: dict[bool, list[str]] = {True: [], False: []}
+    for pair in table["pairs"]:
+        if pair["reason"] != DIFFERENT_STARTS:
+            who = f"{pair['one']} and {pair['other']}, " * (several and not pair["verdict"])
+            line = f"{who}{pair['reason']} ({evidence(pair, table.get('task'))})"
+            found[bool(pair["verdict"])].append(line)
+    unlike = [] if table["alike"] else [f"{DIFFERENT_STARTS} between a pre-trained model and one from scratch"]
+    return [*found[True], *unlike, *found[False]]
 
 
 def evidence(pair: Mapping[str, Any], task: str | None = None) -> str:

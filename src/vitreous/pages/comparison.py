@@ -137,6 +137,11 @@ class ComparedDataset:
         names = tuple(row["name"] for row in self.table["rows"])
         return [line if line.startswith(names) else _capital(line) for line in self.verdicts]
 
+    def decided(self) -> int:
+        """Count the verdicts that lead the comparison's page; of many pairs, the sentences behind them are folded."""
+        few = len(self.verdicts) <= PAIRS
+        return len(self.verdicts) if few else sum(bool(pair["verdict"]) for pair in self.table["pairs"])
+
     def devices(self) -> list[str]:
         return sorted({device for row in self.table["rows"] for device in row["devices"]})
 
