@@ -28,7 +28,9 @@ CHELSEA = str(resources.files("skimage") / "data/chelsea.png")
 VIT_TI = SHARED / "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 
 
-SLOW_DOCTESTS = ("vitreous.api.benchmark", "vitreous.api.compare", "vitreous.api.train", "vitreous.speed.export")
+SLOW_DOCTESTS = tuple(
+    f"vitreous.{name}" for name in ("api.benchmark", "api.compare", "api.concepts", "api.train", "speed.export")
+)
 
 
 def pytest_collection_modifyitems(items):

@@ -180,6 +180,7 @@ def test_few_images_are_sent_to_finetune(zoo, capsys):
     assert not Path("runs").exists()
 
 
+@pytest.mark.slow
 def test_a_folder_without_a_recipe_gets_a_model_that_suits_its_images(tmp_path, capsys):
     make_folder(tmp_path / "zoo", each=400)
     main(["train", "--data", "zoo", "--epochs", "1", "--device", "cpu", "--snapshots", "0"])

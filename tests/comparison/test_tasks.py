@@ -177,6 +177,7 @@ def test_a_named_study_of_other_data_is_refused(tmp_path, monkeypatch):
         compare(study="numbers", output=tmp_path / "study")
 
 
+@pytest.mark.slow
 def test_the_task_can_be_named(tmp_path):
     table = make_task(tmp_path / "data", "regress")
     table.write_text(table.read_text().replace("top,left", "label,left"))

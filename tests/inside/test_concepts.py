@@ -40,6 +40,7 @@ def model():
     return model
 
 
+@pytest.mark.slow
 def test_planted_directions_are_found():
     tokens, directions = planted()
     found = learn_concepts(tokens[:5000], concepts=48, active=2, steps=500)

@@ -103,6 +103,7 @@ def test_names_that_are_not_complete_or_unknown_are_refused():
         build("swin_tiny_patch4_window7_224", channels=-1)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_nothing_is_dropped_in_training_and_evaluation_is_timms():
     name = "swin_tiny_patch4_window7_224"

@@ -44,6 +44,7 @@ def test_the_average_is_evaluated(zoo):
     assert parts.evaluate()["loss"] > 2.0
 
 
+@pytest.mark.slow
 def test_large_images_are_evaluated_in_small_batches(zoo, monkeypatch):
     monkeypatch.setattr(TrainStep, "warm_up", lambda step, batch: 0.0)  # a step of 2,048 px takes a minute
     sizes = (8, 224, 2048)

@@ -161,6 +161,7 @@ def test_what_is_tried_for_a_batch_size_is_what_will_be_run(zoo, monkeypatch):
     assert asked == [{"residual": None, "fused": False, "recompute": True, "in_parts": False}]
 
 
+@pytest.mark.slow
 def test_other_networks_multiply_by_onednn_too(zoo, products):
     parts = parts_of(plain(zoo, model="resnet18_small", image_size=32))
     products.clear()

@@ -358,6 +358,7 @@ def test_a_run_does_not_go_on_with_other_held_out_images(tmp_path, monkeypatch):
         train(config, folder)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_an_earlier_version_compares_the_training_images_alone(tmp_path, monkeypatch):
     zoo, folder = tmp_path / "zoo", tmp_path / "run"
     make_images(zoo / "train")

@@ -110,6 +110,7 @@ def test_an_attention_pool_reads_the_tokens(data):
     assert model.config.classes == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resident", ["yes", "no"])
 def test_a_cropped_run_of_masks_ends_with_the_same_bits_after_a_break(data, resident, tmp_path, monkeypatch):
     config = tiny(data["segment"], save_every=0, crop=(0.3, 1.0), mixup=0.0, resident=resident)

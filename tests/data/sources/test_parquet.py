@@ -170,6 +170,7 @@ except ValueError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_file_cut_short_while_it_is_open_is_named_and_does_not_end_the_process(tmp_path):
     make_parquet(tmp_path / "all.parquet", [0, 1] * 40, names=NAMES, group=2)
     words = [sys.executable, "-c", CUT_SHORT, str(tmp_path / "all.parquet")]
