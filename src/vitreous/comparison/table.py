@@ -139,8 +139,7 @@ def cells(table: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def verdicts(table: Mapping[str, Any]) -> list[str]:
-    """Write below the comparison's table the verdict on each pair of models, then the pairs without; one for all that
-    began differently.
+    """Write the sentences below the comparison's table: verdicts, then one on different starts, then pairs without.
 
     Among several pairs, a sentence without a verdict names its pair; a verdict does so itself.
     """
