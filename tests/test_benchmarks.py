@@ -166,6 +166,11 @@ def test_a_record_keeps_the_recipe_of_its_source(records, record, monkeypatch):
     assert any("its recipe is not that of its source" in line for line in records.check(record.folder))
 
 
+def test_a_log_of_one_seed_has_no_interval(records, record):
+    found = record(lambda rows: rows.__delitem__(slice(1, None)))
+    assert any("p = None: a mean below 94 % is not ruled out" in line for line in found)
+
+
 def test_the_table_has_the_records_that_stand(records, record, monkeypatch):
     monkeypatch.setattr(records, "PAGE", record.folder.parent / "README.md")
     assert record() == []

@@ -166,8 +166,8 @@ RECIPES: dict[str, Recipe] = {
             evaluate_every=10_000,
             save_every=3600.0,
         ),
-        "measured: 92.56 % of 10,000 images held out of the 50,000 for training, with --epochs 40, in 23 s on one H200 "
-        "and 17 s to start; not yet on the test images",
+        "measured: 94.77 % (mean of four seeds) with --epochs 64, in 56 s from the start of the process to its end on one "
+        "H200, 90 s the first time",
     ),
     "cifar100": Recipe(
         "the same on CIFAR-100",
