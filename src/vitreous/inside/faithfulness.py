@@ -131,7 +131,7 @@ def reinitialised(model: "ViT | ResNet", seed: int = 0) -> "ViT | ResNet":
 
 
 def rank_correlation(first: Tensor, second: Tensor) -> Tensor:
-    """Compute the rank correlation (Spearman's) of heat maps: two `[… rows columns]` → `[…]`; 0 if a map is constant.
+    """Correlate the ranks of heat maps (Spearman), to judge faithfulness: two `[… rows columns]` → `[…]`; 0 if constant.
 
     >>> rank_correlation(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[1.0, 20.0, 300.0]]))
     tensor(1.)

@@ -84,7 +84,7 @@ def _compiled(network: nn.Module, function: Callable[[Any, Tensor], Tensor]) -> 
 
 
 def _own_code(function: Any) -> Compute:
-    """Copy a function to compile with its own code object: torch counts compilations by it, and stops at the ninth."""
+    """Copy a backend's function, with its own code object: torch counts compilations by it, and stops at the ninth."""
     code = function.__code__.replace()
     return FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
 

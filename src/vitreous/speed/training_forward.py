@@ -103,7 +103,7 @@ def _draw(block: Any, x: Tensor) -> Tensor:
 
 
 def has_narrow_heads(model: nn.Module) -> bool:
-    """Return whether plain products are the fastest attention for a network that trains on a CPU."""
+    """Return whether a network's heads are so narrow that plain products are the fastest training forward on a CPU."""
     return isinstance(model, ViT) and model.config.width // model.config.heads < NARROW
 
 

@@ -240,7 +240,7 @@ class StopFlag:
 
 @contextmanager
 def stop_on_signal(*, ignore_repeats: bool = False) -> Iterator[StopFlag]:
-    """Stop a run on a signal: turn the first SIGINT or SIGTERM into a flag; a second one has its usual effect.
+    """Stop the training loop on a signal: turn the first SIGINT or SIGTERM into a flag; a second has its usual effect.
 
     Unless `ignore_repeats`: Ctrl-C reaches the ranks of a run twice, from the terminal and again through `torchrun`,
     which ends a rank that takes too long.

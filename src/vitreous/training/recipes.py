@@ -166,8 +166,8 @@ RECIPES: dict[str, Recipe] = {
             evaluate_every=10_000,
             save_every=3600.0,
         ),
-        "measured: 94.77 % (mean of four seeds) with --epochs 64, in 56 s from the start of the process to its end on one "
-        "H200, 90 s the first time",
+        "measured: 94.77 % (mean of four seeds) with --epochs 64, in 56 s from start to end of the process on one H200; "
+        "90 s the first time",
     ),
     "cifar100": Recipe(
         "the same on CIFAR-100",
