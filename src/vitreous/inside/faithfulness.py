@@ -131,7 +131,7 @@ def reinitialised(model: "ViT | ResNet", seed: int = 0) -> "ViT | ResNet":
 
 
 def rank_correlation(first: Tensor, second: Tensor) -> Tensor:
-    """Correlate the ranks of heat maps (Spearman), to judge faithfulness: two `[… rows columns]` → `[…]`; 0 if constant.
+    """Correlate the ranks of heat maps (Spearman), for faithfulness: two `[… rows columns]` → `[…]`; 0 if constant.
 
     >>> rank_correlation(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[1.0, 20.0, 300.0]]))
     tensor(1.)

@@ -166,7 +166,7 @@ RECIPES: dict[str, Recipe] = {
             evaluate_every=10_000,
             save_every=3600.0,
         ),
-        "measured: 94.77 % (mean of four seeds) with --epochs 64, in 56 s from start to end of the process on one H200; "
+        "measured: 94.77 % (four seeds) with --epochs 64, in 56 s from start to end of its process on one H200, "
         "90 s the first time",
     ),
     "cifar100": Recipe(
