@@ -176,7 +176,7 @@ class _Job:
 
 
 def _in_words(table: Mapping[str, Any]) -> ComparedDataset:
-    """Make what `compare` returns of one dataset: its results, and the same in words."""
+    """Make what `vitreous.compare` returns of one dataset: its results, and the same in words."""
     if "missing" in table:
         return ComparedDataset(table)
     pairs = [evidence(pair, table.get("task")) for pair in table["pairs"]]

@@ -217,7 +217,7 @@ def hide_none(command: Callable[..., Any]) -> None:
 
 
 def _shown_settings(kind: type, default: Any) -> Any:
-    """Return a copy of settings whose class tells the help how a field that may be None is written."""
+    """Return settings for `--help`: a copy whose class says how a field that may be None is written."""
     values = {field.name: getattr(default, field.name) for field in dataclasses.fields(default)}
     hints = get_type_hints(kind, include_extras=True)
     plain = {name: hint for name, hint in hints.items() if name in values and NoneType in get_args(hint)}

@@ -143,7 +143,7 @@ def _check_learnable(data: ImageDataset, source: DatasetSource) -> None:
 
 
 def check_targets(train: ImageDataset) -> None:
-    """Raise for a train split with a label that none or all images have, or with a number of `check_numbers`."""
+    """Check the targets of splits: raise for a label that none or all training images have, and as `check_numbers`."""
     if train.targets is None:
         return
     if train.task == "regress":

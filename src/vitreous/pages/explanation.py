@@ -111,7 +111,7 @@ class Explanation:
         return found.verdict
 
     def results(self, name: str) -> dict[str, Result]:
-        """Compute a view of an `Explanation`, once: its results by name; one alone has the name ''."""
+        """Compute a view for the page of an `Explanation`, once: its results by name; one alone has the name ''."""
         if name not in self._results:
             self._results[name] = choose_views([name], self.inspection)[name].results(self.inspection)
         return self._results[name]
@@ -126,7 +126,7 @@ class Explanation:
         return found
 
     def _computed(self, name: str) -> dict[str, Result] | None:
-        """Compute a view of an `Explanation`, or note why it was left out."""
+        """Compute a view for the page of an `Explanation`, or note why it was left out."""
         try:
             return self.results(name)
         except ValueError as error:

@@ -148,7 +148,7 @@ def _explain(error: Exception, repository: str, revision: str | None, file_name:
 
 
 def _missing_folder(repository: str) -> str:
-    """Name a mistyped folder: `runs/digts` looks like a repository, but `runs` exists and has no `digts`."""
+    """Name a folder mistyped in place of a download: `runs/digts`, where `runs` exists and has no `digts`."""
     folder, name = os.path.split(repository)
     return f", and the folder {folder} here holds no {name}" if folder and os.path.isdir(folder) else ""
 
@@ -165,7 +165,7 @@ def _check_digest(path: Path, sha256: str, *, advice: str, source: str = "") -> 
 
 
 def _line(label: str, done: int, total: int | None, seconds: float) -> str:
-    """Write how far a download has come.
+    """Write how far a download of weights has come.
 
     >>> _line("vit.pth", 30_000_000, 90_000_000, 10.0)
     'downloading vit.pth: 30 of 90 MB, about 20 s left'
