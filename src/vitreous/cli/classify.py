@@ -152,8 +152,7 @@ def classify(
         from vitreous.predict.tables import write_answers
 
         if masks is None:
-            card = model.card
-            path = write_answers(output, [*rows, *problems], card.name, min(top, model.config.classes), card)
+            path = write_answers(output, [*rows, *problems], model.card, min(top, model.config.classes))
         else:
             path = masks
         if json:
