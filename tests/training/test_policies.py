@@ -16,7 +16,6 @@ from vitreous.training.policies import POLICIES, apply_policy, merge_lora
 from vitreous.weights.save import save
 
 SMALL = ViTConfig(image_size=8, patch_size=4, width=16, depth=3, heads=2, classes=3, fc_norm=True)
-BIAS_AND_WEIGHT = r"(weight|bias)"
 
 
 @pytest.fixture(scope="module")
