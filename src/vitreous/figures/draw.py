@@ -82,8 +82,8 @@ def _notes(result: Map) -> str:
 
 def _panels(result: Map, image: Bytes, title: str) -> Figure:
     """Draw a result of the kind `Map` in several panels, such as every head of every block."""
+    heats = result.shown(result.panels)
     if len(result.panels) == 2:
-        heats = result.shown(result.panels)
         first, second = result.panels
         rows, columns = ([str(i) for i in range(count)] for count in heats.shape[:2])
         gone = [result.left_out(block) for block in range(len(rows))] if first == "block" else []
@@ -91,7 +91,6 @@ def _panels(result: Map, image: Bytes, title: str) -> Figure:
             heats, rows, columns, title=title, label=result.label, axis_names=(first, second), outliers=gone
         )
     (axis,) = result.panels
-    heats = result.shown(result.panels)
     chosen = list(range(len(heats)) if result.chosen is None else result.chosen)
     names = [f"{axis} {i}{share}" for i, share in zip(chosen, _prefix_shares(result)[chosen], strict=True)]
     return draw_maps(
