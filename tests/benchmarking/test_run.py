@@ -5,12 +5,7 @@ import torch
 from tiny_settings import setting
 
 from vitreous.benchmarking import contenders as book
-from vitreous.benchmarking.contenders import (
-    CONTENDERS,
-    Contender,
-    logits_only_model,
-    select_contenders,
-)
+from vitreous.benchmarking.contenders import CONTENDERS, Contender, logits_only_model, select_contenders
 from vitreous.benchmarking.run import check, run_benchmark
 from vitreous.benchmarking.table import to_rows
 from vitreous.benchmarking.timing import TimingSummary

@@ -6,13 +6,7 @@ from fused_models import FAMILIES, distance, made
 from torch import nn
 
 from vitreous.models.hooks import Hook, activate
-from vitreous.speed.fused_forward import (
-    fits,
-    fits_own_attention,
-    fused_forward,
-    pack,
-    packed_forward,
-)
+from vitreous.speed.fused_forward import fits, fits_own_attention, fused_forward, pack, packed_forward
 from vitreous.speed.onednn import PackedLinear, onednn_available
 from vitreous.speed.weight_folding import fold
 

@@ -16,14 +16,7 @@ from vitreous.comparison.entrants import differing
 from vitreous.comparison.runs import PREDICTIONS, Predictions, TaskPredictions
 from vitreous.comparison.statistics import compare_pairs, exchange_test, judge_pairs, seed_interval
 from vitreous.comparison.study import Run, Study
-from vitreous.comparison.task_scores import (
-    EACH_FIGURE,
-    each_of,
-    exchanger,
-    figures_of,
-    image_scores,
-    spell_gap,
-)
+from vitreous.comparison.task_scores import EACH_FIGURE, each_of, exchanger, figures_of, image_scores, spell_gap
 from vitreous.models.summary import count_flops
 from vitreous.pages.run import RUN_PAGE, spell
 from vitreous.predict.evaluation_result import confidence_interval
