@@ -72,6 +72,19 @@ def shared():
     return SHARED
 
 
+@pytest.fixture(scope="session")
+def small_folder(tmp_path_factory):
+    """A small noisy ViT of 7 classes, saved; tests copy it before they change it."""
+    from vitreous.models.vit import ViT
+    from vitreous.models.vit_config import ViTConfig
+    from vitreous.weights.save import save
+
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("model")
+    save(noise(ViT(ViTConfig(image_size=32, patch_size=8, width=48, depth=2, heads=4, classes=7))), path)
+    return path
+
+
 @torch.no_grad()
 def noise(model):
     """Fill every tensor with noise: fresh heads are zero and fresh layer scales tiny, which hides mistakes."""

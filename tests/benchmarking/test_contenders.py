@@ -2,18 +2,12 @@
 
 import pytest
 import torch
+from tiny_settings import TINY, setting
 
-from vitreous.benchmarking.contenders import CONTENDERS, Material, Setting, random_model, select_contenders
+from vitreous.benchmarking.contenders import CONTENDERS, Material, random_model, select_contenders
 from vitreous.benchmarking.run import check
-from vitreous.models.vit_config import ViTConfig
 
-TINY = ViTConfig(image_size=32, patch_size=8, width=48, depth=2, heads=4, classes=5)
-CPU = torch.device("cpu")
 EAGER = [name for name, contender in CONTENDERS.items() if contender.mode == "eager"]
-
-
-def setting(**changes):
-    return Setting(**{"config": TINY, "batch": 2, "device": CPU} | changes)
 
 
 @pytest.mark.slow

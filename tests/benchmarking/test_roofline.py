@@ -2,13 +2,10 @@
 
 import pytest
 import torch
+from tiny_settings import CPU, TINY
 
 from vitreous.benchmarking.roofline import MatrixProduct, ceiling_calls, multiply, products
-from vitreous.models.vit_config import ViTConfig
 from vitreous.speed.onednn import onednn_available
-
-TINY = ViTConfig(image_size=32, patch_size=8, width=48, depth=2, heads=4, classes=5)
-CPU = torch.device("cpu")
 
 
 def test_the_ceilings_products_are_those_of_the_layers():

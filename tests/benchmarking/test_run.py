@@ -2,27 +2,14 @@
 
 import pytest
 import torch
+from tiny_settings import setting
 
 from vitreous.benchmarking import contenders as book
-from vitreous.benchmarking.contenders import (
-    CONTENDERS,
-    Contender,
-    Setting,
-    logits_only_model,
-    select_contenders,
-)
+from vitreous.benchmarking.contenders import CONTENDERS, Contender, logits_only_model, select_contenders
 from vitreous.benchmarking.run import check, run_benchmark
 from vitreous.benchmarking.table import to_rows
 from vitreous.benchmarking.timing import TimingSummary
 from vitreous.models.vit_config import ViTConfig
-
-TINY = ViTConfig(image_size=32, patch_size=8, width=48, depth=2, heads=4, classes=5)
-CPU = torch.device("cpu")
-EAGER = [name for name, contender in CONTENDERS.items() if contender.mode == "eager"]
-
-
-def setting(**changes):
-    return Setting(**{"config": TINY, "batch": 2, "device": CPU} | changes)
 
 
 @pytest.fixture

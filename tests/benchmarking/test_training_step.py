@@ -4,19 +4,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tiny_settings import setting
 
-from vitreous.benchmarking.contenders import CONTENDERS, Material, Setting
+from vitreous.benchmarking.contenders import CONTENDERS, Material
 from vitreous.benchmarking.run import bytes_held
 from vitreous.benchmarking.training_step import recorded, training_step
-from vitreous.models.vit_config import ViTConfig
 
-TINY = ViTConfig(image_size=32, patch_size=8, width=48, depth=2, heads=4, classes=5)
-CPU = torch.device("cpu")
 EAGER = [name for name, contender in CONTENDERS.items() if contender.mode == "eager"]
-
-
-def setting(**changes):
-    return Setting(**{"config": TINY, "batch": 2, "device": CPU} | changes)
 
 
 @pytest.mark.slow

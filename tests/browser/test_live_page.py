@@ -63,13 +63,6 @@ def photos(tmp_path_factory):
     return found
 
 
-@pytest.fixture
-def watched(chromium):
-    watched = Watched(chromium, offline=True)
-    yield watched
-    watched.context.close()
-
-
 def drop(page, path):
     """Drop a file into the page and wait for all that it computes."""
     page.evaluate("""() => {

@@ -56,13 +56,6 @@ def attention():
     return seen.stack("attention")[:, 0].numpy()
 
 
-@pytest.fixture
-def watched(chromium):
-    watched = Watched(chromium, offline=True)
-    yield watched
-    watched.context.close()
-
-
 def centre(page, row, column, rows=8, columns=8):
     box = page.locator(".stage").first.bounding_box()
     return box["x"] + (column + 0.5) * box["width"] / columns, box["y"] + (row + 0.5) * box["height"] / rows

@@ -45,13 +45,6 @@ def run(tmp_path_factory):
     return write(tmp_path_factory.mktemp("runs") / "vit", [recorded(epoch) for epoch in EPOCHS])
 
 
-@pytest.fixture
-def watched(chromium):
-    watched = Watched(chromium, offline=True)
-    yield watched
-    watched.context.close()
-
-
 def now(page):
     settle(page)
     return page.locator(".scrubber .now").inner_text()

@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from conftest import SMALL, noise
+from conftest import SMALL
 from vitreous.cli.main import COMMANDS, main
 from vitreous.cli.usage import PURPOSES, welcome
 from vitreous.data.samples import samples
@@ -30,11 +30,8 @@ def run(*words, **options):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    torch.manual_seed(0)
-    path = tmp_path_factory.mktemp("model")
-    save(noise(ViT(ViTConfig(image_size=32, patch_size=8, width=48, depth=2, heads=4, classes=7))), path)
-    return str(path)
+def folder(small_folder):
+    return str(small_folder)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import timm.data
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 from torchvision import models
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms._presets import ImageClassification, ObjectDetection
@@ -21,24 +20,13 @@ from transformers.models.dpt.image_processing_pil_dpt import DPTImageProcessorPi
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 from transformers.models.vit.image_processing_vit import ViTImageProcessor
+from waves import image, plain
 
 from vitreous.data.preprocess import CLIP_MEAN, CLIP_STD, HALF, IMAGENET_MEAN, IMAGENET_STD, INTERPOLATIONS, Preprocess
 from vitreous.data.preprocess_configs import from_huggingface, from_timm, from_torchvision
 
 # (height, width): portrait, landscape, square, tiny, one pixel, a strip, and sides that leave odd rests
 SHAPES = [(301, 200), (180, 270), (128, 128), (7, 5), (1, 1), (12, 150), (67, 100), (99, 64)]
-
-
-def image(height: int, width: int, mode: str = "RGB") -> Image.Image:
-    """A wave with some noise: smooth as photographs are, and different everywhere."""
-    rows, columns = np.mgrid[:height, :width] / 17
-    waves = np.stack([np.sin(rows + columns), np.cos(rows * 2 - columns), np.sin(columns * 3)], axis=-1)
-    noise = np.random.default_rng(height * 1000 + width).normal(0, 12, waves.shape)
-    return Image.fromarray((waves * 100 + 128 + noise).clip(0, 255).astype(np.uint8)).convert(mode)
-
-
-def plain(**options: object) -> Preprocess:
-    return Preprocess(**({"size": (32, 32), "resize": 36, "mean": HALF, "std": HALF} | options))
 
 
 # --- against timm -------------------------------------------------------------------------------------------

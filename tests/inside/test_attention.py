@@ -6,14 +6,7 @@ from families import FAMILIES, family, images
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitreous.inside.attention import (
-    attention_of,
-    class_maps,
-    entropy,
-    mean_distance,
-    pooled_by,
-    readout,
-)
+from vitreous.inside.attention import attention_of, class_maps, entropy, mean_distance, pooled_by, readout
 from vitreous.inside.capture import capture
 from vitreous.inside.intervene import KnockOut, intervene
 from vitreous.models.tokens import TokenLayout

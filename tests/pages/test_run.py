@@ -8,16 +8,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from vitreous.pages.run import (
-    LEVELS,
-    column,
-    config_docs,
-    curves,
-    run_page,
-    spell,
-    time_to_accuracy,
-    write_run_page,
-)
+from vitreous.pages.run import LEVELS, column, config_docs, curves, run_page, spell, time_to_accuracy, write_run_page
 from vitreous.pages.run_held_out import outputs_section
 from vitreous.pages.run_snapshots import snapshots_payload
 from vitreous.training.config import TrainConfig

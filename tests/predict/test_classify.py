@@ -7,39 +7,17 @@ from loopback_hub import LoopbackFiles
 from PIL import Image
 from task_sets import task_model
 
-from conftest import VIT_TI, noise
+from conftest import VIT_TI
 from vitreous.data.images import ImageError
-from vitreous.models.vit import ViT
-from vitreous.models.vit_config import ViTConfig
 from vitreous.predict.classify import Answer, Answers, Prediction, classify, classify_each, top_classes
 from vitreous.predict.embed import embed
 from vitreous.predict.pipeline import choose_compute
 from vitreous.weights.load import load
-from vitreous.weights.save import save
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A small noisy model, saved."""
-    torch.manual_seed(0)
-    path = tmp_path_factory.mktemp("model")
-    save(noise(ViT(ViTConfig(image_size=32, patch_size=8, width=48, depth=2, heads=4, classes=7))), path)
-    return path
-
-
-@pytest.fixture
-def images(tmp_path):
-    found = []
-    for i in range(5):
-        colours = torch.randint(256, (20 + i, 30, 3), dtype=torch.uint8)
-        found.append(tmp_path / f"{i}.png")
-        Image.fromarray(colours.numpy()).save(found[-1])
-    return found
 
 
 @torch.no_grad()
-def test_probabilities_and_logits_are_the_models_own(folder, images):
-    model = load(folder)
+def test_probabilities_and_logits_are_the_models_own(small_folder, images):
+    model = load(small_folder)
     answers = classify(images, model, top=3)
     assert [answer.image for answer in answers] == [str(path) for path in images]
     for path, answer in zip(images, answers, strict=True):
@@ -52,43 +30,43 @@ def test_probabilities_and_logits_are_the_models_own(folder, images):
             assert p.class_name == f"class {p.index}"
 
 
-def test_batches_of_any_size_give_the_same_answers(folder, images):
-    model = load(folder)
+def test_batches_of_any_size_give_the_same_answers(small_folder, images):
+    model = load(small_folder)
     one, many = (classify(images, model, batch_size=size) for size in (1, 4))
     assert [a.best.index for a in one] == [a.best.index for a in many]
     assert [a.best.logit for a in one] == pytest.approx([a.best.logit for a in many], abs=1e-4)
 
 
-def test_one_image_may_be_a_path_or_an_image(folder, images):
-    by_path = classify(str(images[0]), str(folder))
-    by_image = classify(Image.open(images[0]), str(folder))
+def test_one_image_may_be_a_path_or_an_image(small_folder, images):
+    by_path = classify(str(images[0]), str(small_folder))
+    by_image = classify(Image.open(images[0]), str(small_folder))
     assert by_path.predictions == by_image.predictions
 
 
-def test_bad_images_are_answered_by_their_error_in_order(folder, images, tmp_path):
+def test_bad_images_are_answered_by_their_error_in_order(small_folder, images, tmp_path):
     (tmp_path / "bad.png").write_bytes(b"no image")
     mixed = [images[0], tmp_path / "bad.png", images[1], tmp_path / "missing.png"]
-    answers = list(classify_each(mixed, str(folder), batch_size=2))
+    answers = list(classify_each(mixed, str(small_folder), batch_size=2))
     assert [isinstance(answer, ImageError) for answer in answers] == [False, True, False, True]
-    assert answers[2] == classify(images[1], str(folder))
+    assert answers[2] == classify(images[1], str(small_folder))
     with pytest.raises(ImageError, match=r"bad\.png"):
-        classify(mixed, str(folder))
+        classify(mixed, str(small_folder))
 
 
 @pytest.mark.parametrize("choice", [{"top": 0}, {"top": 2.5}, {"batch_size": 1.5}, {"batch_size": 0}])
-def test_a_number_that_is_none_is_refused_in_one_line(choice, folder, images):
+def test_a_number_that_is_none_is_refused_in_one_line(choice, small_folder, images):
     ((name, number),) = choice.items()
     with pytest.raises(ValueError, match=f"^{name} must be at least 1, and a whole number, got {number}$"):
-        classify(images, folder, **choice)
+        classify(images, small_folder, **choice)
 
 
-def test_a_headless_model_points_to_embed(folder, images):
+def test_a_headless_model_points_to_embed(small_folder, images):
     with pytest.raises(ValueError, match="has no head.*vitreous embed"):
-        classify(images, load(folder, classes=0))
+        classify(images, load(small_folder, classes=0))
 
 
-def test_bf16_comes_close(folder, images):
-    model = load(folder)
+def test_bf16_comes_close(small_folder, images):
+    model = load(small_folder)
     exact = classify(images, model, top=7)
     rough = classify(images, model, top=7, precision="bf16")
     for a, b in zip(exact, rough, strict=True):
@@ -102,8 +80,8 @@ def test_equal_logits_are_ranked_by_class_number():
     assert [p.index for p in top_classes(torch.tensor([1.0, 3.0, 3.0, 0.0]), str, 3)] == [1, 2, 0]
 
 
-def test_the_callers_model_stays_as_it_was(folder, images):
-    model = load(folder).train()
+def test_the_callers_model_stays_as_it_was(small_folder, images):
+    model = load(small_folder).train()
     before = next(model.parameters()).dtype
     classify(images, model, precision="bf16")
     embed(images, model)
@@ -111,18 +89,18 @@ def test_the_callers_model_stays_as_it_was(folder, images):
     assert next(model.parameters()).dtype == before
 
 
-def test_a_model_that_answers_nan_says_so(folder, images):
-    model = load(folder)
+def test_a_model_that_answers_nan_says_so(small_folder, images):
+    model = load(small_folder)
     with torch.no_grad():
         model.norm.bias[0] = float("nan")
     with pytest.raises(ValueError, match="answers NaN"):
         classify(images, model)
 
 
-def test_an_image_too_thin_to_crop_is_named(folder, tmp_path):
+def test_an_image_too_thin_to_crop_is_named(small_folder, tmp_path):
     from dataclasses import replace
 
-    model = load(folder)
+    model = load(small_folder)
     model.card.preprocess = replace(model.card.preprocess, resize=32)
     Image.new("RGB", (1, 60_000)).resize((1, 60_000)).save(tmp_path / "thread.png")
     model.card.preprocess = replace(model.card.preprocess, resize=2000, size=(32, 32))
@@ -130,8 +108,8 @@ def test_an_image_too_thin_to_crop_is_named(folder, tmp_path):
         classify(tmp_path / "thread.png", model)
 
 
-def test_one_image_gives_an_answer_and_several_a_list(folder, images):
-    model = load(folder)
+def test_one_image_gives_an_answer_and_several_a_list(small_folder, images):
+    model = load(small_folder)
     pixels = np.asarray(Image.open(images[0]))
     tensor = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
     expected = classify(images[0], model)
@@ -146,8 +124,8 @@ def test_one_image_gives_an_answer_and_several_a_list(folder, images):
     assert classify([], model) == []
 
 
-def test_answers_show_themselves_as_text_and_as_a_table_without_raw_markup(folder, images):
-    answers = classify(images[:2], str(folder), top=2)
+def test_answers_show_themselves_as_text_and_as_a_table_without_raw_markup(small_folder, images):
+    answers = classify(images[:2], str(small_folder), top=2)
     assert repr(answers[0]).splitlines()[0] == str(images[0])
     assert len(repr(answers[0]).splitlines()) == 3
     assert [line.split()[0] for line in repr(answers).splitlines()] == [str(path) for path in images[:2]]
@@ -168,8 +146,8 @@ def test_a_real_vit_calls_santorini_a_dome(shared):
     assert found["church"] == pytest.approx(0.20, abs=0.01)
 
 
-def test_urls_and_archives_answer_as_files_do(folder, images, tmp_path):
-    model = load(folder)
+def test_urls_and_archives_answer_as_files_do(small_folder, images, tmp_path):
+    model = load(small_folder)
     expected = classify(images, model, device="cpu")
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         for path in images:
@@ -186,8 +164,8 @@ def test_urls_and_archives_answer_as_files_do(folder, images, tmp_path):
         assert embed(f"{files.url}/0.png", model, device="cpu").equal(embed(images[0], model, device="cpu"))
 
 
-def test_a_fit_is_the_preprocessing_of_that_call_alone(folder, images):
-    model = load(folder)
+def test_a_fit_is_the_preprocessing_of_that_call_alone(small_folder, images):
+    model = load(small_folder)
     before = model.card.preprocess
     found = {fit: classify(images[0], model, fit=fit, device="cpu").best.logit for fit in (None, "crop", "pad")}
     assert len(set(found.values())) == 3
@@ -237,8 +215,8 @@ def test_labels_show_themselves_with_those_that_are_present():
     assert [p["present"] for p in answer.to_dict()["predictions"]] == [True, False]
 
 
-def test_a_class_is_neither_present_nor_absent(folder, images):
-    answer = classify(images[0], str(folder), device="cpu")
+def test_a_class_is_neither_present_nor_absent(small_folder, images):
+    answer = classify(images[0], str(small_folder), device="cpu")
     assert {p.present for p in answer.predictions} == {None}
     assert list(answer.to_dict()["predictions"][0]) == ["index", "class_name", "probability", "logit"]
 

@@ -13,41 +13,21 @@ from vitreous.predict.pipeline import patch_shape
 from vitreous.predict.tables import write_features
 from vitreous.weights.card import Card
 from vitreous.weights.load import load
-from vitreous.weights.save import save
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A small noisy model, saved."""
-    torch.manual_seed(0)
-    path = tmp_path_factory.mktemp("model")
-    save(noise(ViT(ViTConfig(image_size=32, patch_size=8, width=48, depth=2, heads=4, classes=7))), path)
-    return path
-
-
-@pytest.fixture
-def images(tmp_path):
-    found = []
-    for i in range(5):
-        colours = torch.randint(256, (20 + i, 30, 3), dtype=torch.uint8)
-        found.append(tmp_path / f"{i}.png")
-        Image.fromarray(colours.numpy()).save(found[-1])
-    return found
 
 
 @pytest.mark.slow
-def test_features_are_those_below_the_head(folder, images):
-    model = load(folder)
+def test_features_are_those_below_the_head(small_folder, images):
+    model = load(small_folder)
     with torch.no_grad():
         expected = torch.cat([model.features(model.card.preprocess(Image.open(p))[None]) for p in images])
     torch.testing.assert_close(embed(images, model), expected, rtol=0, atol=1e-5)
 
 
-def test_features_are_written_and_read_back(folder, images, tmp_path):
+def test_features_are_written_and_read_back(small_folder, images, tmp_path):
     import numpy as np
     import pyarrow.parquet
 
-    named = list(embed_each(images, str(folder)))
+    named = list(embed_each(images, str(small_folder)))
     names, rows = [name for name, _ in named], torch.stack([row for _, row in named])
     table = pyarrow.parquet.read_table(write_features(tmp_path / "out" / "f.parquet", names, rows, "tiny"))
     assert table["image"].to_pylist() == names
@@ -60,8 +40,8 @@ def test_features_are_written_and_read_back(folder, images, tmp_path):
         write_features(tmp_path / "f.csv", names, rows, "tiny")
 
 
-def test_one_image_gives_a_vector_and_several_a_matrix(folder, images):
-    model = load(folder)
+def test_one_image_gives_a_vector_and_several_a_matrix(small_folder, images):
+    model = load(small_folder)
     several = embed(images, model)
     assert several.shape == (5, 48)
     for source in (images[1], images[1].read_bytes(), Image.open(images[1])):

@@ -28,11 +28,8 @@ from vitreous.weights.save import save
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    torch.manual_seed(0)
-    path = tmp_path_factory.mktemp("model")
-    save(noise(ViT(ViTConfig(image_size=32, patch_size=8, width=48, depth=2, heads=4, classes=7))), path)
-    return load(path)
+def model(small_folder):
+    return load(small_folder)
 
 
 @pytest.mark.slow

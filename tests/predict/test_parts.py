@@ -17,13 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from conftest import noise
 from vitreous.cli.main import main
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.predict.parts import MANIFEST, TOKEN_BYTES, PartsFolder, token_part_size
 from vitreous.runtime.distributed import Rank
-from vitreous.weights.save import save
 
 SCHEMA = pyarrow.schema([("image", pyarrow.string()), ("length", pyarrow.int32()), ("error", pyarrow.string())])
 ALONE = Rank()
@@ -142,11 +140,8 @@ def test_the_first_process_tells_which_parts_are_left_to_others(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    torch.manual_seed(0)
-    path = tmp_path_factory.mktemp("model")
-    save(noise(ViT(ViTConfig(image_size=32, patch_size=8, width=48, depth=2, heads=4, classes=7))), path)
-    return str(path)
+def model(small_folder):
+    return str(small_folder)
 
 
 @pytest.fixture(scope="module")

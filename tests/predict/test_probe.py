@@ -14,7 +14,6 @@ from vitreous.data.datasets import open_dataset
 from vitreous.data.image_dataset import ImageDataset
 from vitreous.data.preprocess import default_preprocess
 from vitreous.models.resnet import ResNet, ResNetConfig
-from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.predict.pipeline import patch_features
 from vitreous.predict.probe import _fit_linear, _logistic_regression, patch_labels, probe, upsample
@@ -24,11 +23,8 @@ from vitreous.weights.save import save
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    torch.manual_seed(0)
-    path = tmp_path_factory.mktemp("model")
-    save(noise(ViT(ViTConfig(image_size=32, patch_size=8, width=48, depth=2, heads=4, classes=7))), path)
-    return load(path)
+def model(small_folder):
+    return load(small_folder)
 
 
 @pytest.mark.slow

@@ -11,15 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_sets import colour_folder
 
-from conftest import noise
 from vitreous.cli.main import main
 from vitreous.data.sources.class_folder import from_folder
-from vitreous.models.vit import ViT
-from vitreous.models.vit_config import ViTConfig
 from vitreous.predict.evaluate import evaluate
 from vitreous.runtime.distributed import Rank, cpu_group, span
 from vitreous.weights.load import load
-from vitreous.weights.save import save
 
 SCRIPT = """
 import json, sys, weakref
@@ -57,11 +53,8 @@ def test_alone_no_process_group_is_made():
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    torch.manual_seed(0)
-    path = tmp_path_factory.mktemp("model")
-    save(noise(ViT(ViTConfig(image_size=32, patch_size=8, width=48, depth=2, heads=4, classes=7))), path)
-    return str(path)
+def model(small_folder):
+    return str(small_folder)
 
 
 def flat(summary):

@@ -8,26 +8,15 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from conftest import SMALL, noise
-from vitreous.data.preprocess import HALF, Preprocess
+from conftest import SMALL
 from vitreous.inside.intervene import intervene
-from vitreous.models.vit import ViT
-from vitreous.models.vit_config import ViTConfig
 from vitreous.predict.classify import classify
 from vitreous.server.app import create_app, parse_heads
 from vitreous.server.jobs import JobQueue
 from vitreous.server.security import SecurityMiddleware
 from vitreous.server.serve import allowed_hosts
-from vitreous.weights.card import Card
 
 HOME = "http://127.0.0.1:8137"
-
-
-@pytest.fixture(scope="module")
-def model():
-    model = noise(ViT(ViTConfig(image_size=32, patch_size=8, width=24, depth=2, heads=4, classes=5)))
-    model.card = Card("small", Preprocess(size=(32, 32), resize=32, mean=HALF, std=HALF), tuple("abcde"))
-    return model
 
 
 def client_of(model, **options):
@@ -39,14 +28,6 @@ def client_of(model, **options):
 def client(model):
     with client_of(model) as client:
         yield client
-
-
-@pytest.fixture(scope="module")
-def image():
-    file = io.BytesIO()
-    pixels = np.random.default_rng(0).integers(0, 256, (50, 40, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(file, "PNG")
-    return file.getvalue()
 
 
 def header(body):

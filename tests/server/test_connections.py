@@ -13,10 +13,6 @@ from typing import ClassVar
 import pytest
 from PIL import Image
 
-from conftest import noise
-from vitreous.data.preprocess import HALF, Preprocess
-from vitreous.models.vit import ViT
-from vitreous.models.vit_config import ViTConfig
 from vitreous.pages.explanation import Explanation
 from vitreous.server.app import create_app
 from vitreous.server.connections import REJECTED_BODY, REQUEST, UNREAD, TimedConnection
@@ -24,7 +20,6 @@ from vitreous.server.jobs import JobQueue
 from vitreous.server.page_parts import Parts, Question
 from vitreous.server.security import SecurityMiddleware
 from vitreous.server.serve import ExplorerServer, allowed_hosts, listen, settings
-from vitreous.weights.card import Card
 
 SOON = 0.4  # seconds, where a real explorer has 30
 
@@ -32,13 +27,6 @@ SOON = 0.4  # seconds, where a real explorer has 30
 class Hasty(TimedConnection):
     limit = 12
     timeouts: ClassVar = {REQUEST: SOON, REJECTED_BODY: 0.2, UNREAD: SOON}
-
-
-@pytest.fixture(scope="module")
-def model():
-    model = noise(ViT(ViTConfig(image_size=32, patch_size=8, width=24, depth=2, heads=4, classes=5)))
-    model.card = Card("small", Preprocess(size=(32, 32), resize=32, mean=HALF, std=HALF), tuple("abcde"))
-    return model
 
 
 class Kept(logging.Handler):

@@ -3,7 +3,6 @@
 import io
 import json
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -36,13 +35,6 @@ def models(tmp_path_factory):
 def client(models):
     with TestClient(create_app(models[0], JobQueue(), texts=models[1])) as client:
         yield client
-
-
-@pytest.fixture(scope="module")
-def image():
-    file = io.BytesIO()
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (50, 40, 3), dtype=np.uint8)).save(file, "PNG")
-    return file.getvalue()
 
 
 def header(body):

@@ -1,13 +1,11 @@
 """Models of several labels, numbers and masks, as the explorer's server answers for them."""
 
-import io
 import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from starlette.testclient import TestClient
 from task_sets import NAMES, TASKS, task_model
 
@@ -47,13 +45,6 @@ def models():
 def client(models):
     with TestClient(create_app(models, JobQueue())) as client:
         yield client
-
-
-@pytest.fixture(scope="module")
-def image():
-    file = io.BytesIO()
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (50, 40, 3), dtype=np.uint8)).save(file, "PNG")
-    return file.getvalue()
 
 
 def ask(client, image, model, **more):

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from fused_models import FAMILIES, SMALL, distance, made
 
-from conftest import noise
 from vitreous.data.preprocess import Preprocess
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
@@ -11,24 +11,6 @@ from vitreous.speed import fp8
 from vitreous.speed.optimize import optimize
 from vitreous.speed.weight_folding import fold
 from vitreous.weights.card import Card
-
-SMALL = {"image_size": 16, "patch_size": 4, "width": 48, "depth": 3, "heads": 3, "classes": 7}
-FAMILIES = {
-    "plain": {},
-    "registers, layer scale": {"registers": 2, "layer_scale": 0.1},
-    "query and key norms": {"qk_norm": True},
-    "distilled": {"distillation_token": True, "distillation_head": True},
-}
-
-
-def made(**changes):
-    torch.manual_seed(1)
-    model = noise(ViT(ViTConfig(**{**SMALL, **changes}))).eval()
-    return model, torch.randn(4, 3, 16, 16)
-
-
-def distance(ours, theirs):
-    return ((ours.float() - theirs).abs().max() / theirs.abs().max()).item()
 
 
 @pytest.mark.parametrize("family", FAMILIES)

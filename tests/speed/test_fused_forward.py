@@ -2,40 +2,15 @@
 
 import pytest
 import torch
+from fused_models import FAMILIES, distance, made
 from torch import nn
 
-from conftest import noise
 from vitreous.models.hooks import Hook, activate
-from vitreous.models.vit import ViT
-from vitreous.models.vit_config import ViTConfig
-from vitreous.speed.fused_forward import (
-    fits,
-    fits_own_attention,
-    fused_forward,
-    pack,
-    packed_forward,
-)
+from vitreous.speed.fused_forward import fits, fits_own_attention, fused_forward, pack, packed_forward
 from vitreous.speed.onednn import PackedLinear, onednn_available
 from vitreous.speed.weight_folding import fold
 
 needs_onednn = pytest.mark.skipif(not onednn_available(), reason="this torch has no oneDNN")
-SMALL = {"image_size": 16, "patch_size": 4, "width": 48, "depth": 3, "heads": 3, "classes": 7}
-FAMILIES = {
-    "plain": {},
-    "registers, layer scale": {"registers": 2, "layer_scale": 0.1},
-    "query and key norms": {"qk_norm": True},
-    "distilled": {"distillation_token": True, "distillation_head": True},
-}
-
-
-def made(**changes):
-    torch.manual_seed(1)
-    model = noise(ViT(ViTConfig(**{**SMALL, **changes}))).eval()
-    return model, torch.randn(4, 3, 16, 16)
-
-
-def distance(ours, theirs):
-    return ((ours.float() - theirs).abs().max() / theirs.abs().max()).item()
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -250,3 +250,14 @@ class LoopbackHub(Loopback):
 
 def _json(value: object, status: int = 200) -> Answer:
     return Answer(status, json.dumps(value).encode(), {"Content-Type": "application/json"})
+
+
+def leftovers(folder: Path) -> list[str]:
+    """Files in a cache that hold contents: not the Hub client's locks, refs and marks."""
+    return [
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.is_file()
+        and not {".locks", "refs", ".no_exist"} & set(path.relative_to(folder).parts)
+        and path.name != "CACHEDIR.TAG"
+    ]

@@ -160,6 +160,7 @@ SMALL_TRANSFORMERS = {
     "image_size": 32,
     "patch_size": 8,
 }
+SMALL_CLASSIFIER = SMALL_TRANSFORMERS | {"intermediate_size": 96, "num_labels": 7}
 
 
 def write_transformers(kind: str, suffix: str, extra: dict[str, Any], processor: str, folder: Path) -> None:

@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from tiny_runs import LogKeeper, break_off, make_images, parts_of, plain
+from tiny_runs import LogKeeper, break_off, parts_of, plain
 
 from vitreous.training import batch_size
 from vitreous.training.batch_size import explain_out_of_memory, largest, settle_batch_size
@@ -12,11 +12,6 @@ from vitreous.training.loop import train
 from vitreous.training.step import TrainStep
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def zoo(tmp_path_factory):
-    return make_images(tmp_path_factory.mktemp("zoo") / "zoo")
 
 
 def settled(images, device=CPU, **changes):

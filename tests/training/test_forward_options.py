@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny_runs import LogKeeper, bits, break_off, differing, make_images, parts_of, plain, tiny
+from tiny_runs import LogKeeper, bits, break_off, differing, parts_of, plain, tiny
 from torch._dynamo.utils import counters
 
 from conftest import noise
@@ -27,11 +27,6 @@ OPTIONS = {
     "both": {"fused": True, "recompute": True, "dropout": 0.0},
     "bf16": {"precision": "bf16", "residual": "bf16", "fused": True, "recompute": True, "dropout": 0.0},
 }
-
-
-@pytest.fixture(scope="module")
-def zoo(tmp_path_factory):
-    return make_images(tmp_path_factory.mktemp("zoo") / "zoo")
 
 
 def losses(folder):

@@ -36,11 +36,6 @@ RESUME = Path(__file__).resolve().parents[2] / "benchmarks/resume.py"
 
 
 @pytest.fixture(scope="module")
-def zoo(tmp_path_factory):
-    return make_images(tmp_path_factory.mktemp("zoo") / "zoo")
-
-
-@pytest.fixture(scope="module")
 def whole(zoo, tmp_path_factory):
     """The run that nobody disturbs."""
     with pytest.MonkeyPatch.context() as patch:

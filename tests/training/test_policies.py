@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny_runs import make_images, parts_of, plain
+from tiny_runs import parts_of, plain
 
 from conftest import noise
 from vitreous.models.resnet import ResNet, ResNetConfig
@@ -16,12 +16,6 @@ from vitreous.training.policies import POLICIES, apply_policy, merge_lora
 from vitreous.weights.save import save
 
 SMALL = ViTConfig(image_size=8, patch_size=4, width=16, depth=3, heads=2, classes=3, fc_norm=True)
-BIAS_AND_WEIGHT = r"(weight|bias)"
-
-
-@pytest.fixture(scope="module")
-def zoo(tmp_path_factory):
-    return make_images(tmp_path_factory.mktemp("zoo") / "zoo")
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from tiny_runs import break_off, make_images, parts_of, plain, tiny
+from tiny_runs import break_off, parts_of, plain, tiny
 
 import vitreous
 from vitreous.training import checkpoint
@@ -16,11 +16,6 @@ from vitreous.weights.safety import CheckpointError
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
-
-
-@pytest.fixture(scope="module")
-def zoo(tmp_path_factory):
-    return make_images(tmp_path_factory.mktemp("zoo") / "zoo")
 
 
 def checkpoints(folder):

@@ -45,11 +45,6 @@ RUN = {
 }
 
 
-@pytest.fixture(autouse=True)
-def cache(monkeypatch, tmp_path_factory):
-    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-
-
 # --- when -------------------------------------------------------------------------------------------------------------
 
 

@@ -3,15 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny_runs import make_images, parts_of, plain, tiny
+from tiny_runs import parts_of, plain, tiny
 
 from conftest import noise
 from vitreous.training.batches import epoch_order
-
-
-@pytest.fixture(scope="module")
-def zoo(tmp_path_factory):
-    return make_images(tmp_path_factory.mktemp("zoo") / "zoo")
 
 
 def noisy(config):

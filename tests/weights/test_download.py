@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.request import Request
 
 import pytest
-from loopback_hub import Answer, LoopbackFiles, LoopbackHub
+from loopback_hub import Answer, LoopbackFiles, LoopbackHub, leftovers
 
 from vitreous.runtime import progress
 from vitreous.runtime.http import CheckedRedirects, is_loopback
@@ -22,17 +22,6 @@ pytestmark = pytest.mark.usefixtures("own_folders")
 
 
 WEIGHTS = bytes(range(256)) * 40
-
-
-def leftovers(folder: Path) -> list[str]:
-    """Files in a cache that hold contents: not the Hub client's locks, refs and marks."""
-    return [
-        str(path.relative_to(folder))
-        for path in folder.rglob("*")
-        if path.is_file()
-        and not {".locks", "refs", ".no_exist"} & set(path.relative_to(folder).parts)
-        and path.name != "CACHEDIR.TAG"
-    ]
 
 
 def test_a_broken_download_leaves_nothing_and_a_retry_succeeds(files: LoopbackFiles, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from loopback_hub import Answer, LoopbackFiles, LoopbackHub
+from loopback_hub import Answer, LoopbackFiles, LoopbackHub, leftovers
 
 from vitreous.weights import fetch as fetching
 from vitreous.weights.fetch import fetch
@@ -31,17 +31,6 @@ def write(folder: Path, *names: str) -> Path:
 
 def index_of(*shards: object) -> bytes:
     return json.dumps({"weight_map": {f"blocks.{i}.weight": shard for i, shard in enumerate(shards)}}).encode()
-
-
-def leftovers(folder: Path) -> list[str]:
-    """Files in a cache that hold contents: not the Hub client's locks, refs and marks."""
-    return [
-        str(path.relative_to(folder))
-        for path in folder.rglob("*")
-        if path.is_file()
-        and not {".locks", "refs", ".no_exist"} & set(path.relative_to(folder).parts)
-        and path.name != "CACHEDIR.TAG"
-    ]
 
 
 # What a name means

@@ -8,17 +8,7 @@ from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.weights.adapt import adapted
 from vitreous.weights.convert import convert
-from vitreous.weights.keymap import (
-    JOIN_QKV,
-    TABLE,
-    TOKEN,
-    TRANSPOSE,
-    pattern,
-    rule,
-    strip_prefix,
-    to_ours,
-    to_theirs,
-)
+from vitreous.weights.keymap import JOIN_QKV, TABLE, TOKEN, TRANSPOSE, pattern, rule, strip_prefix, to_ours, to_theirs
 from vitreous.weights.positions import fold_class_position
 from vitreous.weights.safety import CheckpointError
 

@@ -2,27 +2,14 @@
 
 import torch
 import transformers
+from originals import SMALL_CLASSIFIER
 
 from conftest import assert_same, noise
 from vitreous.weights.load import load
 
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
-
-
-SMALL = {
-    "hidden_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "intermediate_size": 96,
-    "image_size": 32,
-    "patch_size": 8,
-    "num_labels": 7,
-}
-
 
 def test_class_names_and_preprocessing_are_read(tmp_path):
-    config = transformers.ViTConfig(**SMALL | {"num_labels": 3}, id2label={0: "cat", 1: "dog", 2: "owl"})
+    config = transformers.ViTConfig(**SMALL_CLASSIFIER | {"num_labels": 3}, id2label={0: "cat", 1: "dog", 2: "owl"})
     transformers.ViTForImageClassification(config).save_pretrained(tmp_path)
     processor = transformers.ViTImageProcessor(size={"height": 32, "width": 32}, image_mean=[0.1, 0.2, 0.3])
     processor.save_pretrained(tmp_path)
@@ -33,13 +20,13 @@ def test_class_names_and_preprocessing_are_read(tmp_path):
 
 
 def test_placeholder_labels_are_not_class_names(tmp_path):
-    transformers.ViTForImageClassification(transformers.ViTConfig(**SMALL)).save_pretrained(tmp_path)
+    transformers.ViTForImageClassification(transformers.ViTConfig(**SMALL_CLASSIFIER)).save_pretrained(tmp_path)
     assert load(tmp_path).card.class_names is None
 
 
 @torch.no_grad()
 def test_a_dinov2_runs_at_the_size_that_its_processor_prepares(tmp_path):
-    theirs = noise(transformers.Dinov2Model(transformers.Dinov2Config(**SMALL | {"image_size": 56})))
+    theirs = noise(transformers.Dinov2Model(transformers.Dinov2Config(**SMALL_CLASSIFIER | {"image_size": 56})))
     theirs.save_pretrained(tmp_path)
     transformers.BitImageProcessor(size={"shortest_edge": 40}, crop_size=32).save_pretrained(tmp_path)
     ours = load(tmp_path)

@@ -59,17 +59,8 @@ def test_a_full_disk_is_an_os_error_and_leaves_nothing(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A small noisy model, saved."""
-    torch.manual_seed(0)
-    path = tmp_path_factory.mktemp("model")
-    save(noise(ViT(ViTConfig(image_size=32, patch_size=8, width=48, depth=2, heads=4, classes=7))), path)
-    return path
-
-
-def test_our_own_folder_comes_back_bit_by_bit(folder, tmp_path):
-    model = load(folder)
+def test_our_own_folder_comes_back_bit_by_bit(small_folder, tmp_path):
+    model = load(small_folder)
     save(model, tmp_path)
     again = load(tmp_path)
     assert again.config == model.config
@@ -182,8 +173,8 @@ def test_one_pixel_and_a_card_of_another_task_are_not_saved(dense, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_size_that_contradicts_the_preprocessing_is_refused(folder, tmp_path):
-    shutil.copytree(folder, tmp_path / "other")
+def test_a_size_that_contradicts_the_preprocessing_is_refused(small_folder, tmp_path):
+    shutil.copytree(small_folder, tmp_path / "other")
     stored = json.loads((tmp_path / "other/config.json").read_text())
     stored["vitreous"]["preprocess"]["size"] = [64, 64]
     (tmp_path / "other/config.json").write_text(json.dumps(stored))
@@ -191,8 +182,8 @@ def test_a_size_that_contradicts_the_preprocessing_is_refused(folder, tmp_path):
         load(tmp_path / "other")
 
 
-def test_labels_with_their_thresholds_come_back(folder, tmp_path):
-    model = load(folder)
+def test_labels_with_their_thresholds_come_back(small_folder, tmp_path):
+    model = load(small_folder)
     model.card = replace(model.card, task="multilabel", thresholds=(0.125, 0.25, 0.5, 0.75, 0.3, 0.9, 0.0))
     save(model, tmp_path)
     card = load(tmp_path).card
@@ -202,8 +193,8 @@ def test_labels_with_their_thresholds_come_back(folder, tmp_path):
         assert (card.task, card.thresholds, card.independent) == ("classify", None, False)
 
 
-def test_a_file_of_version_3_has_one_class_for_each_image(folder, tmp_path):
-    shutil.copytree(folder, tmp_path / "old")
+def test_a_file_of_version_3_has_one_class_for_each_image(small_folder, tmp_path):
+    shutil.copytree(small_folder, tmp_path / "old")
     path = tmp_path / "old/config.json"
     stored = json.loads(path.read_text())
     own = stored["vitreous"]
@@ -221,8 +212,8 @@ def test_a_file_of_version_3_has_one_class_for_each_image(folder, tmp_path):
         load(tmp_path / "old")
 
 
-def test_a_file_of_version_4_has_the_papers_norms_and_narrow_positions(folder, tmp_path):
-    shutil.copytree(folder, tmp_path / "old")
+def test_a_file_of_version_4_has_the_papers_norms_and_narrow_positions(small_folder, tmp_path):
+    shutil.copytree(small_folder, tmp_path / "old")
     path = tmp_path / "old/config.json"
     stored = json.loads(path.read_text())
     own = stored["vitreous"]
@@ -238,15 +229,15 @@ def test_a_file_of_version_4_has_the_papers_norms_and_narrow_positions(folder, t
         load(tmp_path / "old")
 
 
-def test_from_pretrained_and_save_pretrained(folder, tmp_path):
-    model = ViT.from_pretrained(str(folder))
+def test_from_pretrained_and_save_pretrained(small_folder, tmp_path):
+    model = ViT.from_pretrained(str(small_folder))
     model.save_pretrained(str(tmp_path / "again"))
     x = torch.randn(1, 3, 32, 32)
     assert torch.equal(ViT.from_pretrained(str(tmp_path / "again"))(x), model(x))
 
 
-def test_nan_in_the_weights_is_reported(folder, tmp_path):
-    model = load(folder)
+def test_nan_in_the_weights_is_reported(small_folder, tmp_path):
+    model = load(small_folder)
     with torch.no_grad():
         model.norm.bias[3] = float("nan")
     save(model, tmp_path)
@@ -341,8 +332,8 @@ def test_a_model_of_ours_is_resized_as_timms(changes, tmp_path):
     assert "(timm's convention)" in model.card.report.resized[0]
 
 
-def test_a_file_of_version_5_is_resized_as_timms_if_vitreous_made_it(folder, tmp_path):
-    shutil.copytree(folder, tmp_path / "old")
+def test_a_file_of_version_5_is_resized_as_timms_if_vitreous_made_it(small_folder, tmp_path):
+    shutil.copytree(small_folder, tmp_path / "old")
     path = tmp_path / "old/config.json"
     stored = json.loads(path.read_text())
     own = stored["vitreous"]

@@ -10,6 +10,7 @@ import timm
 import torch
 import torchvision
 import transformers
+from originals import SMALL_CLASSIFIER
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from torchvision.models import ViT_B_16_Weights
@@ -26,19 +27,7 @@ from vitreous.weights.load import load
 from vitreous.weights.names import parse
 from vitreous.weights.save import save
 
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
-
 TIMM = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 3, "num_heads": 4}
-HUGGINGFACE = {
-    "hidden_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "intermediate_size": 96,
-    "image_size": 32,
-    "patch_size": 8,
-    "num_labels": 7,
-}
 X = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(5))
 
 
@@ -55,7 +44,9 @@ def timm_folder(folder, architecture="vit_base_patch16_224", classes=7, sizes=TI
 
 
 def huggingface_folder(folder, name="ViTForImageClassification", **options):
-    config = getattr(transformers, name.partition("For")[0].removesuffix("Model") + "Config")(**HUGGINGFACE | options)
+    config = getattr(transformers, name.partition("For")[0].removesuffix("Model") + "Config")(
+        **SMALL_CLASSIFIER | options
+    )
     theirs = noise(getattr(transformers, name)(config))
     theirs.save_pretrained(folder)
     return theirs
@@ -395,7 +386,7 @@ def test_swags_size_has_swags_resize(tmp_path):
 
 
 def test_eomt_is_named_as_unsupported(tmp_path):
-    small = {key: value for key, value in HUGGINGFACE.items() if key != "num_labels"}
+    small = {key: value for key, value in SMALL_CLASSIFIER.items() if key != "num_labels"}
     config = transformers.EomtConfig(**small, num_queries=3, num_blocks=1, num_upscale_blocks=1)
     transformers.EomtForUniversalSegmentation(config).save_pretrained(tmp_path)
     refused(tmp_path, "the family EoMT .* is not supported")

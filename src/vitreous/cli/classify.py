@@ -8,15 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from vitreous.cli.console import (
-    Estimate,
-    messages,
-    notes,
-    print_json,
-    say_packaged,
-    say_problems,
-    write_folder,
-)
+from vitreous.cli.console import Estimate, messages, notes, print_json, say_packaged, say_problems, write_folder
 from vitreous.cli.inputs import find_inputs
 from vitreous.cli.options import (
     Device,
@@ -152,8 +144,7 @@ def classify(
         from vitreous.predict.tables import write_answers
 
         if masks is None:
-            card = model.card
-            path = write_answers(output, [*rows, *problems], card.name, min(top, model.config.classes), card)
+            path = write_answers(output, [*rows, *problems], model.card, min(top, model.config.classes))
         else:
             path = masks
         if json:

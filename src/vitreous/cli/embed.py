@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from vitreous.cli.console import (
-    Estimate,
-    messages,
-    notes,
-    print_json,
-    say_packaged,
-    say_problems,
-    write_folder,
-)
+from vitreous.cli.console import Estimate, messages, notes, print_json, say_packaged, say_problems, write_folder
 from vitreous.cli.inputs import find_inputs
 from vitreous.cli.options import Device, Images, ModelOptions, Number, Precision, SharedModel, Switch, Words, is_folder
 from vitreous.runtime.distributed import this_rank

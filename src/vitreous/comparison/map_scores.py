@@ -8,7 +8,8 @@ Shapes:  m maps, one of each method · s steps · H W pixels
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import cast
 
 import torch
@@ -36,7 +37,6 @@ class Scorer:
     model: Model
     methods: Mapping[str, Method]
     steps: int = 28
-    _fresh: list[Model] = field(default_factory=list)
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -68,9 +68,11 @@ class Scorer:
 
     def fresh(self, x: Tensor, target: int) -> Tensor:
         """Compute maps of a model with fresh weights, which scored maps are compared with: `[m rows columns]`."""
-        if not self._fresh:
-            self._fresh.append(reinitialised(cast(ViT, self.model)))  # or a ResNet
-        return self.maps(x, target, self._fresh[0])[0]
+        return self.maps(x, target, self._fresh)[0]
+
+    @cached_property
+    def _fresh(self) -> Model:
+        return reinitialised(cast(ViT, self.model))  # or a ResNet
 
     def bound(self, x: Tensor, target: int) -> list[float]:
         """Score a nearly best order of patches, found for each way to remove them: insertion less deletion."""

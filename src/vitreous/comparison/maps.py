@@ -38,7 +38,7 @@ from vitreous.predict.parts import PartsJob, fingerprint, write_parts
 from vitreous.predict.tables import reason, table_schema
 from vitreous.runtime.device import device_name, pick_device
 from vitreous.runtime.distributed import this_rank
-from vitreous.runtime.files import short_name, write_atomic, write_json
+from vitreous.runtime.files import short_name, write_json, write_text
 from vitreous.weights.load import Model, loaded
 
 SANITY_EVERY = 5
@@ -162,7 +162,7 @@ def compare_maps(
     }
     table = map_tables(read, chosen, scorer.operators, context)
     write_json(folder / "maps.json", table)
-    write_atomic(folder / "maps.md", lambda path: path.write_text(as_markdown(table) + "\n", encoding="utf-8"))
+    write_text(folder / "maps.md", as_markdown(table) + "\n")
     agree, disagree = _examples(read.get("faithfulness"), listed, network, table) if listed else ([], [])
     title = f"Heat maps of {short_name(network.card.name)}"
     again = {"--data": data, "--masks": masks, "--images": images}

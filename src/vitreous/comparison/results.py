@@ -16,16 +16,10 @@ from vitreous.comparison.entrants import differing
 from vitreous.comparison.runs import PREDICTIONS, Predictions, TaskPredictions
 from vitreous.comparison.statistics import compare_pairs, exchange_test, judge_pairs, seed_interval
 from vitreous.comparison.study import Run, Study
-from vitreous.comparison.task_scores import (
-    EACH_FIGURE,
-    each_of,
-    exchanger,
-    figures_of,
-    image_scores,
-    spell_gap,
-)
+from vitreous.comparison.task_scores import EACH_FIGURE, each_of, exchanger, figures_of, image_scores, spell_gap
 from vitreous.models.summary import count_flops
 from vitreous.pages.run import RUN_PAGE, spell
+from vitreous.predict.evaluation_result import confidence_interval
 from vitreous.predict.scores import SCORES
 from vitreous.training.run_folder import RunFolder
 from vitreous.weights.card import Card
@@ -199,19 +193,16 @@ def _row(runs: Sequence[Run], model: Model, scores: Mapping[str, Any]) -> dict[s
 
 def _accuracies(correct: NDArray[np.bool_]) -> dict[str, Any]:
     """Gather for a study's results the accuracies of a model and their interval: correct answers `[s n]`."""
-    from scipy.stats import binomtest
-
     accuracies = correct.mean(axis=1)
     mean, half = seed_interval(accuracies)
     if half is not None:
         low, high = mean - half, mean + half
     else:  # too few seeds: over images
-        images = correct.shape[1]
-        low, high = binomtest(round(mean * images), images).proportion_ci(method="wilson")
+        low, high = confidence_interval(round(mean * correct.shape[1]), correct.shape[1])
     return {
         "accuracies": accuracies.tolist(),
         "accuracy": mean,
-        "interval": [float(low), float(high)],
+        "interval": [low, high],
         "interval_over": "seeds" if half is not None else "images",
     }
 

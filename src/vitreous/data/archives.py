@@ -122,7 +122,9 @@ class _Zip(_Archive):
         if self.entries[member].flag_bits & 1:
             raise ArchiveError("encrypted: unpack the archive first")
         with self.file.open(self.entries[member]) as stream:
-            return _read_limited(cast(BinaryIO, stream))
+            data = stream.read(LIMIT_BYTES + 1)
+        _check_bytes(len(data))  # an entry may state fewer than it has
+        return data
 
 
 class _Tar(_Archive):
@@ -210,13 +212,6 @@ class _LimitedStream(io.RawIOBase):
             limit = f"{LIMIT_UNPACKED / 2**30:g} GiB"
             raise ArchiveError(f"unpacks to more than {limit}: unpack it to a folder, or save it as .zip or .tar")
         return data
-
-
-def _read_limited(stream: BinaryIO) -> bytes:
-    """Read an archive's member up to the limit of bytes."""
-    data = stream.read(LIMIT_BYTES + 1)
-    _check_bytes(len(data))
-    return data
 
 
 def _check_bytes(size: int) -> None:

@@ -170,13 +170,12 @@ def check_numbers(names: Sequence[str], numbers: NDArray[np.float32]) -> None:
 
 def _matched(train_set: ImageDataset, test_set: ImageDataset, source: DatasetSource, test: str) -> ImageDataset:
     """Return the opened test split with the classes of the training split, in their order."""
-    seen = {train_set.class_names[label] for label in set(train_set.labels)}
-    asked = [test_set.class_names[label] for label in sorted(set(test_set.labels))]
-    if train_set.task != "classify":
-        return test_set.with_classes(train_set.class_names)
-    if unknown := [name for name in asked if name not in seen]:
-        raise ValueError(
-            f"the {source.part.format(test)} of {source.name} has classes without an image to learn from: "
-            f"{list_some(unknown)}; add some to train, or remove them"
-        )
+    if train_set.task == "classify":
+        seen = {train_set.class_names[label] for label in set(train_set.labels)}
+        asked = [test_set.class_names[label] for label in sorted(set(test_set.labels))]
+        if unknown := [name for name in asked if name not in seen]:
+            raise ValueError(
+                f"the {source.part.format(test)} of {source.name} has classes without an image to learn from: "
+                f"{list_some(unknown)}; add some to train, or remove them"
+            )
     return test_set.with_classes(train_set.class_names)

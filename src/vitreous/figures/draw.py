@@ -64,11 +64,11 @@ def _map(result: Map, image: Bytes | None) -> Figure:
         notes = [CLIPPED if clipped else "", ARTIFACTS if result.left_out() else ""]
         with footer_of_figures(" ".join(filter(None, notes))):
             return draw_map(image, result.shown(), title=title, **scale)
-    with footer_of_figures(*_notes(result)):
+    with footer_of_figures(_notes(result)):
         return _panels(result, image, title)
 
 
-def _notes(result: Map) -> list[str]:
+def _notes(result: Map) -> str:
     """Write the note under a drawn `Map` of several panels."""
     notes = [] if result.limits else ["Own scale for each tile, from 0 to its 97th percentile."]
     if result.prefix and len(result.panels) == 1:
@@ -77,13 +77,13 @@ def _notes(result: Map) -> list[str]:
     blocks = range(len(result.shown(("block",)))) if "block" in result.panels else (None,)
     if any(result.left_out(block) for block in blocks):
         notes.append(ARTIFACTS)
-    return [" ".join(notes)]
+    return " ".join(notes)
 
 
 def _panels(result: Map, image: Bytes, title: str) -> Figure:
     """Draw a result of the kind `Map` in several panels, such as every head of every block."""
+    heats = result.shown(result.panels)
     if len(result.panels) == 2:
-        heats = result.shown(result.panels)
         first, second = result.panels
         rows, columns = ([str(i) for i in range(count)] for count in heats.shape[:2])
         gone = [result.left_out(block) for block in range(len(rows))] if first == "block" else []
@@ -91,7 +91,6 @@ def _panels(result: Map, image: Bytes, title: str) -> Figure:
             heats, rows, columns, title=title, label=result.label, axis_names=(first, second), outliers=gone
         )
     (axis,) = result.panels
-    heats = result.shown(result.panels)
     chosen = list(range(len(heats)) if result.chosen is None else result.chosen)
     names = [f"{axis} {i}{share}" for i, share in zip(chosen, _prefix_shares(result)[chosen], strict=True)]
     return draw_maps(

@@ -46,8 +46,8 @@ class Artifacts:
         return bool(self.patches)
 
 
-def find_artifacts(outputs: Tensor, layout: TokenLayout, factor: float = FACTOR) -> Artifacts:
-    """Find artifacts: patches whose token is over `factor` times the median length after some block, `[blocks t d]`.
+def find_artifacts(outputs: Tensor, layout: TokenLayout) -> Artifacts:
+    """Find artifacts: patches whose token is over `FACTOR` times the median length after some block, `[blocks t d]`.
 
     >>> import torch
     >>> outputs = torch.ones(3, 5, 4)
@@ -57,7 +57,7 @@ def find_artifacts(outputs: Tensor, layout: TokenLayout, factor: float = FACTOR)
     """
     norms = token_norms(outputs.float(), layout).flatten(1)  # [blocks n]
     usual = norms.median(dim=1, keepdim=True).values
-    outlying = norms > factor * usual  # [blocks n]
+    outlying = norms > FACTOR * usual  # [blocks n]
     patches = outlying.any(dim=0).nonzero().flatten()
     if not len(patches):
         return Artifacts()

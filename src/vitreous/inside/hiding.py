@@ -86,7 +86,8 @@ class HiddenPatches:
     def _shown(self, kept: Tensor, baseline: str | Tensor) -> Tensor:
         if self.vit is None or self.vit.config.stem != "none":  # a stem's convolutions see beyond the edges of a patch
             masks = F.interpolate(kept.view(-1, 1, *self.grid).to(self.x), size=self.x.shape[-2:], mode="nearest-exact")
-            logits: Tensor = self.model(torch.where(masks > 0, self.x, self._hidden_image(baseline)))
+            hidden = hidden_image(self.model, self.x, baseline, self.grid)
+            logits: Tensor = self.model(torch.where(masks > 0, self.x, hidden))
             return logits
         patches = torch.where(kept[..., None], self._patches("image"), self._patches(baseline))
         return self._blocks(self.vit.assemble(patches, self.vit.pos_embed))
@@ -119,11 +120,9 @@ class HiddenPatches:
         name = shown if isinstance(shown, str) else f"tensor {id(shown)}"
         if name not in self._embedded:
             assert self.vit is not None
-            self._embedded[name] = self.vit.patch_embed(self.x if name == "image" else self._hidden_image(shown))
+            image = self.x if name == "image" else hidden_image(self.model, self.x, shown, self.grid)
+            self._embedded[name] = self.vit.patch_embed(image)
         return self._embedded[name]
-
-    def _hidden_image(self, baseline: str | Tensor) -> Tensor:
-        return hidden_image(self.model, self.x, baseline, self.grid)
 
     def _blocks(self, tokens: Tensor, seen: Tensor | None = None) -> Tensor:
         """Run blocks and head on the tokens that are not hidden, all or those `seen`: `[m t d]` → `[m classes]`."""

@@ -6,7 +6,6 @@ curves, pairs of models with images on which they disagree, and what was not the
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,7 +28,7 @@ from vitreous.pages.render import Line, data_uri, figure_image, line_chart, rend
 from vitreous.pages.run import config_docs, spell
 from vitreous.predict.scores import SCORES
 from vitreous.predict.segmentation import full_mask
-from vitreous.runtime.files import short_name, write_atomic
+from vitreous.runtime.files import short_name, write_text
 from vitreous.runtime.wording import FIGURES
 from vitreous.views.inspection import Inspection
 from vitreous.weights.load import Model
@@ -70,7 +69,7 @@ def write_comparison_page(
         spell=spell,
     )
     text = scripted_page(title, body, "run.js", styles=["run.css", "comparison.css"])
-    return write_atomic(folder / COMPARISON_PAGE, partial(Path.write_text, data=text, encoding="utf-8"))
+    return write_text(folder / COMPARISON_PAGE, text)
 
 
 def _lead(tables: Sequence[Mapping[str, Any]]) -> str:

@@ -4,7 +4,6 @@ import base64
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from PIL import Image, ImageDraw
@@ -12,7 +11,7 @@ from PIL import Image, ImageDraw
 from vitreous.inside.concepts import Concept, SparseAutoencoder
 from vitreous.models.tokens import TokenLayout
 from vitreous.pages.render import render, scripted_page
-from vitreous.runtime.files import check_page_file, write_atomic
+from vitreous.runtime.files import check_page_file, write_text
 from vitreous.runtime.wording import percent
 
 SHOWN = 40  # concepts of a page
@@ -64,21 +63,18 @@ class Concepts:
         """Write the page of the concepts as one HTML file."""
         path = check_page_file(Path(path))
         title = f"What block {self.block} of {self.title} tells apart"
+        changes = [(each.effect.mean, each.random) for each in self.found]
         body = render(
             "concepts.html",
             title=title,
             concepts=self,
             shown=[(each, self._tiles(each), self.describe(each)) for each in self.found[:SHOWN]],
             count=len(self.autoencoder.directions),
-            mean=[sum(each) / max(1, len(self.found)) for each in zip(*self._changes(), strict=True)],
+            mean=[sum(each) / len(self.found) for each in zip(*changes, strict=True)],
             percent=percent,
         )
         text = scripted_page(title, body, "run.js", styles=["run.css", "comparison.css"])
-        return write_atomic(path, partial(Path.write_text, data=text, encoding="utf-8"))
-
-    def _changes(self) -> list[tuple[float, float]]:
-        """List for the page of concepts the mean change of each one's classes, and that of its random direction's."""
-        return [(each.effect.mean, each.random) for each in self.found]
+        return write_text(path, text)
 
     def _tiles(self, concept: Concept) -> list[tuple[str, str]]:
         """Draw for the page of concepts the images where one is strongest, its patch outlined: names and addresses."""

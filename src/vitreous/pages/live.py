@@ -29,7 +29,7 @@ from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.pages.payload import Payload
 from vitreous.pages.render import ASSETS, COMMENT, IMPORTED, POLICY, render, scripted_page
-from vitreous.runtime.files import write_atomic
+from vitreous.runtime.files import write_atomic, write_text
 from vitreous.views import evidence
 from vitreous.views.inspection import EXPLAINED, LARGEST_ATTENTION, Inspection
 from vitreous.weights.load import Model
@@ -273,7 +273,7 @@ def live_site(
     name = f"network-{hashlib.sha256(data).hexdigest()[:12]}.bin"
     html = _page(title, pages, model, precision, address=name, size=len(data))
     write_atomic(folder / name, partial(Path.write_bytes, data=data))
-    write_atomic(folder / "index.html", partial(Path.write_text, data=html, encoding="utf-8"))
+    write_text(folder / "index.html", html)
     return [folder / "index.html", folder / name]
 
 

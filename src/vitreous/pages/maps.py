@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from markupsafe import Markup
 
 from vitreous.figures.maps import draw_overlay
 from vitreous.pages.render import figure_image, render, scripted_page
-from vitreous.runtime.files import write_atomic
+from vitreous.runtime.files import write_text
 
 
 @dataclass(frozen=True)
@@ -49,4 +48,4 @@ def write_maps_page(
     """Write the page of a comparison of maps; a table has a heading, lead, head, rows, notes; `command` repeats it."""
     body = render("maps.html", title=title, tables=tables, agree=agree, disagree=disagree, command=command)
     text = scripted_page(title, body, "run.js", styles=["run.css", "comparison.css"])
-    return write_atomic(path, partial(Path.write_text, data=text, encoding="utf-8"))
+    return write_text(path, text)

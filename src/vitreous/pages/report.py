@@ -3,7 +3,6 @@
 import base64
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from vitreous.pages.live import LivePrecision, check_live, live_page
 from vitreous.pages.payload import Payload
 from vitreous.pages.render import render, scripted_page
 from vitreous.predict.classify import Prediction, top_classes
-from vitreous.runtime.files import short_name, write_atomic
+from vitreous.runtime.files import short_name, write_text
 from vitreous.runtime.wording import format_number
 from vitreous.views.inspection import Inspection
 from vitreous.views.outputs import list_outputs
@@ -48,7 +47,7 @@ def save_report(
 ) -> Path:
     """Write the report of several images of one model, whole or not at all; a `live` one holds the model too."""
     data = report(pages, model, live)
-    return write_atomic(Path(path), partial(Path.write_text, data=data, encoding="utf-8"))
+    return write_text(Path(path), data)
 
 
 def report(pages: Sequence[tuple[str, Payload]], model: Model, live: LivePrecision | None = None) -> str:

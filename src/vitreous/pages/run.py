@@ -7,7 +7,7 @@ the inside of the model over training (`pages/run_snapshots.py`) and every setti
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cache, partial
+from functools import cache
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -19,7 +19,7 @@ from vitreous.pages.render import Line, line_chart, render, scripted_page
 from vitreous.pages.run_held_out import held_out_section, outputs_section
 from vitreous.pages.run_snapshots import snapshots_payload, views_of
 from vitreous.predict.scores import SCORES
-from vitreous.runtime.files import short_name, write_atomic
+from vitreous.runtime.files import short_name, write_text
 from vitreous.runtime.wording import accuracy, duration
 from vitreous.training.config import TrainConfig
 from vitreous.training.evaluation import LISTED_ERRORS, mean_errors
@@ -47,7 +47,7 @@ def write_run_page(folder: RunFolder | str | Path) -> Path:
     snapshots = snapshots_payload(read_snapshots(folder.snapshots), rows if result is not None else ())
     answers = read_answers(folder.held_out, next((row["epoch"] for row in reversed(rows) if "test_loss" in row), None))
     text = run_page(config, rows, result, snapshots, folder.read_classes(), answers)
-    return write_atomic(folder.path / RUN_PAGE, partial(Path.write_text, data=text, encoding="utf-8"))
+    return write_text(folder.path / RUN_PAGE, text)
 
 
 def run_page(

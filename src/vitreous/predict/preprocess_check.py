@@ -14,6 +14,7 @@ from vitreous.predict.class_matching import match_dataset
 from vitreous.predict.pipeline import PlainCompute, decode_batches
 from vitreous.weights.load import Model
 
+BATCH = 16
 CROP_SHARES = (0.875, 0.9, 0.95, 1.0)
 """The share of the resized image that the crop keeps, as in common recipes."""
 
@@ -85,10 +86,7 @@ def compared(better: PreprocessTrial, worse: PreprocessTrial) -> str:
 
 
 def check_preprocess(
-    model: Model,
-    data: ImageDataset,
-    batch_size: int = 16,
-    progress: Callable[[int, int], object] = lambda done, total: None,
+    model: Model, data: ImageDataset, progress: Callable[[int, int], object] = lambda done, total: None
 ) -> PreprocessCheck:
     """Check the preprocessing: try other statistics, then other crops with the best statistics, on the same images.
 
@@ -116,7 +114,7 @@ def check_preprocess(
         done += images
         progress(done, total)
 
-    given = (model, data, indices, batch_size, advance)
+    given = (model, data, indices, advance)
     check = PreprocessCheck(tuple(_try(candidates, *given)), ())
     crops = [(name, crop) for name, crop in _crops(check.chosen.preprocess) if crop != check.chosen.preprocess]
     tried = [_try({f"{name}, {check.chosen.name}": crop}, *given)[0] for name, crop in crops]
@@ -137,14 +135,13 @@ def _try(
     model: Model,
     data: ImageDataset,
     indices: list[int],
-    batch_size: int,
     advance: Callable[[int], object],
 ) -> list[PreprocessTrial]:
     """Try preprocessings, to check the one in use, that differ in mean and std alone: each image is decoded once."""
     first = next(iter(candidates.values()))
     correct: dict[str, list[bool]] = {name: [] for name in candidates}
     compute = PlainCompute(model)
-    for pixels, labels in decode_batches(data, first, batch_size, problems=[]):
+    for pixels, labels in decode_batches(data, first, BATCH, problems=[]):
         target = torch.tensor(indices)[labels]
         for name, candidate in candidates.items():
             predicted = compute(candidate.normalise(pixels)).cpu().argmax(dim=-1)

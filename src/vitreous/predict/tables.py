@@ -60,18 +60,18 @@ def printable(text: str) -> str:
 # --- answers ----------------------------------------------------------------------------------------------------------
 
 
-def answer_fields(top: int, card: Card | None = None) -> dict[str, pyarrow.DataType]:
+def answer_fields(top: int, card: Card) -> dict[str, pyarrow.DataType]:
     """Return the columns of a table of answers: class_name, index, probability; and lists of the `top`.
 
     Of a model of another task, `card` adds `labels`, those that are present; or there is a column for each number, or
     for each class of a mask: its share of the image.
     """
-    if card is not None and card.task in ("regress", "segment"):
+    if card.task in ("regress", "segment"):
         return dict.fromkeys(_own_columns(card).values(), pyarrow.float32())
     fields = {"class_name": pyarrow.string(), "index": pyarrow.int32(), "probability": pyarrow.float32()}
     if top > 1:
         fields |= {"class_names": pyarrow.list_(pyarrow.string()), "probabilities": pyarrow.list_(pyarrow.float32())}
-    labels = {"labels": pyarrow.list_(pyarrow.string())} if card is not None and card.task == "multilabel" else {}
+    labels = {"labels": pyarrow.list_(pyarrow.string())} if card.task == "multilabel" else {}
     return labels | fields
 
 
@@ -82,11 +82,11 @@ def _own_columns(card: Card) -> dict[str, str]:
     return {name: f"{name} ({NOUNS[card.task]})" if name in ("image", "error") else name for name in names}
 
 
-def answer_columns(rows: Sequence[Answer | ImageError], top: int, card: Card | None = None) -> dict[str, Any]:
+def answer_columns(rows: Sequence[Answer | ImageError], top: int, card: Card) -> dict[str, Any]:
     """Return the values of the columns of answers in a table, and of error, for each answer."""
     answers = [None if isinstance(row, ImageError) else row for row in rows]
     errors = {"error": [reason(row) for row in rows]}
-    if card is not None and card.task in ("regress", "segment"):
+    if card.task in ("regress", "segment"):
         values = [None if answer is None else _own_values(answer) for answer in answers]
         columns = _own_columns(card).items()
         return {column: [v if v is None else v.get(name, 0.0) for v in values] for name, column in columns} | errors
@@ -108,9 +108,7 @@ def _own_values(answer: Answer) -> dict[str, float]:
     return answer.numbers or {each.class_name: each.share for each in answer.shares or ()}
 
 
-def write_answers(
-    path: str | Path, rows: Sequence[Answer | ImageError], model_name: str, top: int, card: Card | None = None
-) -> Path:
+def write_answers(path: str | Path, rows: Sequence[Answer | ImageError], card: Card, top: int) -> Path:
     """Write answers as a table, a row an image, to `.csv`, `.json` or `.parquet`; unreadable images have an error.
 
     In a .csv the second class is in columns class_name_2 and probability_2, and so on; labels are joined by `;`.
@@ -120,7 +118,7 @@ def write_answers(
     names = [printable(row.name if isinstance(row, ImageError) else row.image) for row in rows]
 
     def write_parquet(temporary: Path) -> None:
-        schema = table_schema(answer_fields(top, card), model_name)
+        schema = table_schema(answer_fields(top, card), card.name)
         table = pyarrow.table({"image": names, **answer_columns(rows, top, card)}, schema=schema)
         pyarrow.parquet.write_table(table, temporary)
 
@@ -146,9 +144,9 @@ def write_answers(
     return write_atomic(path, writers[path.suffix])
 
 
-def _csv_cells(answer: Answer, card: Card | None) -> dict[str, Any]:
+def _csv_cells(answer: Answer, card: Card) -> dict[str, Any]:
     """Return the cells of an answer in a .csv, by column."""
-    if card is not None and card.task in ("regress", "segment"):
+    if card.task in ("regress", "segment"):
         values = _own_values(answer)
         return {column: f"{values.get(name, 0.0):.9g}" for name, column in _own_columns(card).items()}
     cells: dict[str, Any] = {} if answer.labels is None else {"labels": ";".join(answer.labels)}

@@ -55,10 +55,14 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> Path:
     return path
 
 
+def write_text(path: Path, text: str) -> Path:
+    """Write a text in UTF-8, atomically."""
+    return write_atomic(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
 def write_json(path: Path, value: object) -> Path:
     """Write a value as indented JSON, atomically."""
-    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-    return write_atomic(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    return write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Any], *, compressed: bool = True) -> Path:

@@ -25,13 +25,7 @@ from vitreous.models.last_block import Compute, OutputKind, features_only, logit
 from vitreous.runtime.device import cpu_name, quieten_compiler, synchronize
 from vitreous.runtime.files import write_json
 from vitreous.speed.cuda_graph import clear_workspaces, record
-from vitreous.speed.fused_forward import (
-    SMALL_BATCH,
-    fits,
-    fits_own_attention,
-    fused_forward,
-    packed_forward,
-)
+from vitreous.speed.fused_forward import SMALL_BATCH, fits, fits_own_attention, fused_forward, packed_forward
 from vitreous.speed.fused_ops import has_triton
 from vitreous.speed.onednn import onednn_available
 from vitreous.speed.token_merging import merging

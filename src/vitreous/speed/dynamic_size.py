@@ -15,10 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.models.vit import ViT, sine_positions
-from vitreous.weights.positions import CONVENTIONS, Grid
-
-OFFSET = 0.1
-"""Added to the new size before DINOv2 computes the scale."""
+from vitreous.weights.positions import CONVENTIONS, OFFSET, Grid
 
 
 class DynamicSizeViT(nn.Module):

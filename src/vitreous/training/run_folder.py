@@ -17,7 +17,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from vitreous.data.images import ImageError
-from vitreous.runtime.files import write_atomic, write_json
+from vitreous.runtime.files import write_json, write_text
 from vitreous.training.config import TrainConfig
 from vitreous.weights.runs import MODEL_FILE
 
@@ -181,7 +181,7 @@ class RunFolder:
         """Remove from a run's folder the metrics of epochs that are not in the restored checkpoint."""
         rows = [row for row in self.read_metrics() if row["epoch"] <= epoch]
         text = "".join(json.dumps(row) + "\n" for row in rows)
-        write_atomic(self.metrics, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+        write_text(self.metrics, text)
 
 
 def free_folder(name: str, config: TrainConfig) -> RunFolder:

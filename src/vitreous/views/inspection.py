@@ -23,6 +23,7 @@ from vitreous.inside.pruned_gradients import pruned_gradients
 from vitreous.inside.relevance import ClassEvidence, class_evidence
 from vitreous.inside.removal import RemovalMap, count_passes, removal
 from vitreous.models.vit import ViT
+from vitreous.predict.pipeline import check_finite
 from vitreous.predict.questions import as_classifier
 from vitreous.speed.fused_forward import pack
 from vitreous.weights.load import Model
@@ -193,9 +194,7 @@ class Inspection:
         """What the model of an inspection itself gives: `[classes]`, or `[classes H W]` of masks, on the CPU."""
         with torch.inference_mode():
             answers: Tensor = self.asked(self.x)
-        if not answers.isfinite().all():  # the likeliest class of such a pixel would be any
-            name = self.asked.card.name
-            raise ValueError(f"{name} answers NaN: `vitreous doctor` tells whether its weights hold any")
+        check_finite(answers, self.asked.card.name)  # the likeliest class of such a pixel would be any
         return answers[0].float().cpu()
 
     @cached_property

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -21,7 +20,7 @@ HEAD_WIDTH = 64
 """Width of a head in all of OpenAI's text towers."""
 
 
-def load_text(model: Model, *, cache_dir: Path | None = None, progress: bool = True) -> TextTower:
+def load_text(model: Model) -> TextTower:
     """Load the text tower beside a loaded vision tower, with its tokenizer, in evaluation mode.
 
     The files are found again by the name that the model was loaded by.
@@ -31,7 +30,7 @@ def load_text(model: Model, *, cache_dir: Path | None = None, progress: bool = T
         name = "this model" if card is None else card.name
         raise ValueError(f"{name} has no text tower: words need a CLIP or SigLIP")
     revision = None if parse(card.name).version else card.revision
-    files = fetch(card.name, revision=revision, cache_dir=cache_dir, progress=progress)
+    files = fetch(card.name, revision=revision)
     raw = read_sharded(files.index, files.weights) if files.index else read(files.weights[0])
     sidecar = read_json(files.config)
     try:
@@ -92,7 +91,7 @@ def _config(ours: Mapping[str, Tensor], format: TextFormat, sidecar: Mapping[str
         "outputs": ours["head.weight"].shape[0] if "head.weight" in ours else width,
     }
     activation = getattr(model.config, "activation", "gelu")
-    stated = format.read_config(sidecar, activation)
+    stated = {"activation": activation} | format.read_config(sidecar)
     for name, value in shapes.items():
         if stated.get(name, value) != value:
             raise CheckpointError(f"its config says {name}={stated[name]} of the text tower, its tensors say {value}")

@@ -2,14 +2,13 @@
 
 import re
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 from urllib.parse import urlsplit
 
 from vitreous.data.image_dataset import count_nouns
 from vitreous.models.vit_config import ViTConfig
-from vitreous.runtime.files import write_atomic
+from vitreous.runtime.files import write_text
 from vitreous.runtime.wording import FIGURES, count, figure
 from vitreous.weights.card import Card
 from vitreous.weights.load import Model
@@ -49,7 +48,7 @@ LIMITS = {
 def write_model_card(model: Model, folder: str | Path, name: str = "FOLDER", licence: str | None = None) -> Path:
     """Write `README.md` into the folder of a saved model; `name` is what `load` takes."""
     text = model_card(model, name, licence)
-    return write_atomic(Path(folder) / "README.md", partial(Path.write_text, data=text, encoding="utf-8"))
+    return write_text(Path(folder) / "README.md", text)
 
 
 def model_card(model: Model, name: str = "FOLDER", licence: str | None = None) -> str:

@@ -17,6 +17,8 @@ from vitreous.weights.keymap import Tensors
 from vitreous.weights.safety import CheckpointError
 
 Grid = tuple[int, int]
+OFFSET = 0.1
+"""Added to the new size before DINOv2 computes the scale."""
 ALIKE = 5.0
 """Standard errors, of noise, by which the cosines of neighbours in two grids differ: 14 and more in a ViT-Ti."""
 RELATIVE = {  # what a relative position bias is called in the tensors, of the first block or shared by all
@@ -101,9 +103,9 @@ def _grid_of_table(count: int, shapes: Mapping[str, Any], stated: Grid | None, s
     return grid
 
 
-def _offset_scale(x: Tensor, size: Grid, offset: float) -> Tensor:
+def _offset_scale(x: Tensor, size: Grid) -> Tensor:
     """Resize positions as DINO and DINOv2 do: a slightly larger scale guards against rounding, and moves samples."""
-    factors = [(new + offset) / old for new, old in zip(size, x.shape[-2:], strict=True)]
+    factors = [(new + OFFSET) / old for new, old in zip(size, x.shape[-2:], strict=True)]
     return F.interpolate(x, scale_factor=factors, mode="bicubic")
 
 
@@ -128,7 +130,7 @@ CONVENTIONS: dict[str, Callable[[Tensor, Grid], Tensor]] = {  # [1 d rows column
     "huggingface": lambda x, size: F.interpolate(x, size, mode="bicubic"),
     "dpt": lambda x, size: F.interpolate(x, size, mode="bilinear"),  # transformers' DPT
     "siglip2": lambda x, size: F.interpolate(x, size, mode="bilinear", antialias=True),
-    "dinov2": partial(_offset_scale, offset=0.1),
+    "dinov2": _offset_scale,
     "naflex": partial(_square, mode="bicubic", antialias=True),
     "naflex-factorized": partial(_square, mode="bilinear", antialias=False),  # equal to that of rows plus columns
     "dinov2-registers": lambda x, size: F.interpolate(x, size, mode="bicubic", antialias=True),

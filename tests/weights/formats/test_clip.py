@@ -4,6 +4,7 @@ import pytest
 import timm
 import torch
 import transformers
+from originals import SMALL_CLASSIFIER
 from timm.models.vision_transformer import checkpoint_filter_fn
 
 from conftest import assert_same, noise
@@ -62,20 +63,9 @@ def test_openais_clip_gives_timms_embedding(prefix, tmp_path):
     assert ours.config.activation == "quick_gelu"
 
 
-SMALL_HUGGINGFACE = {
-    "hidden_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "intermediate_size": 96,
-    "image_size": 32,
-    "patch_size": 8,
-    "num_labels": 7,
-}
-
-
 @torch.no_grad()
 def test_a_clip_classifier_averages_tokens_before_the_norm(tmp_path):
-    config = transformers.CLIPConfig(vision_config=SMALL_HUGGINGFACE, num_labels=7)
+    config = transformers.CLIPConfig(vision_config=SMALL_CLASSIFIER, num_labels=7)
     theirs = noise(transformers.CLIPForImageClassification(config))
     theirs.save_pretrained(tmp_path)
     x = torch.randn(2, 3, 32, 32)
@@ -91,7 +81,7 @@ def test_a_complete_clip_gives_its_vision_tower(tmp_path):
         "intermediate_size": 32,
         "vocab_size": 99,
     }
-    config = transformers.CLIPConfig(vision_config=SMALL_HUGGINGFACE, text_config=text, projection_dim=24)
+    config = transformers.CLIPConfig(vision_config=SMALL_CLASSIFIER, text_config=text, projection_dim=24)
     theirs = noise(transformers.CLIPModel(config))
     theirs.save_pretrained(tmp_path)
     ours = load(tmp_path)

@@ -3,24 +3,13 @@
 import pytest
 import torch
 import transformers
+from originals import SMALL_CLASSIFIER
 from safetensors.torch import save_file
 
 from conftest import assert_same, noise
 from vitreous.weights.convert import convert
 from vitreous.weights.load import load
 
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
-
-SMALL = {
-    "hidden_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "intermediate_size": 96,
-    "image_size": 32,
-    "patch_size": 8,
-    "num_labels": 7,
-}
 CASES = {
     "vit": ("ViT", "ForImageClassification", {}),
     "vit_with_pooler": ("ViT", "Model", {}),
@@ -41,7 +30,7 @@ CASES = {
 
 def build(case):
     family, task, extra = CASES[case]
-    config = getattr(transformers, f"{family}Config")(**SMALL | extra)
+    config = getattr(transformers, f"{family}Config")(**SMALL_CLASSIFIER | extra)
     return noise(getattr(transformers, family + task)(config))
 
 

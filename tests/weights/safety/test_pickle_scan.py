@@ -12,19 +12,7 @@ import sys
 
 import pytest
 import torch
-from weight_files import (
-    WEIGHTS,
-    Call,
-    OrderedDict,
-    Storage,
-    old,
-    old_tensor,
-    pickled,
-    rebuild,
-    refused,
-    tensor,
-    zipped,
-)
+from weight_files import WEIGHTS, Call, OrderedDict, Storage, old, old_tensor, pickled, rebuild, refused, tensor, zipped
 
 from vitreous.weights.read import read
 from vitreous.weights.safety import pickle_scan as pickle_scan

@@ -49,7 +49,6 @@ def mask_source(folder: Path, parts: Mapping[str | None, tuple[Path, Path]]) -> 
         name=str(folder),
         splits={part: partial(found.open, part) for part in parts if part is not None},
         whole=partial(found.open, None) if None in parts else None,
-        part="{} split",
         layout=f"{folder}/{{}}/images/ and masks/",
         folder=folder,
         task="segment",

@@ -16,17 +16,7 @@ from vitreous.models.vit_config import ViTConfig
 from vitreous.weights.adapt import PAPER_VIT, ConvertedCheckpoint, adapted, check_limits, library_models
 from vitreous.weights.card import PROBLEM_TYPES, card_of
 from vitreous.weights.formats.huggingface_config import read_config
-from vitreous.weights.keymap import (
-    JOIN_GATE,
-    JOIN_QKV,
-    Allowed,
-    Format,
-    Rule,
-    Tensors,
-    rule,
-    strip_prefix,
-    to_theirs,
-)
+from vitreous.weights.keymap import JOIN_GATE, JOIN_QKV, Allowed, Format, Rule, Tensors, rule, strip_prefix, to_theirs
 from vitreous.weights.positions import fold_class_position
 
 PATCHES = "embeddings.patch_embeddings.projection.weight"

@@ -28,14 +28,7 @@ from vitreous.weights.formats.huggingface_config import (
     task_of,
     unsupported_kind,
 )
-from vitreous.weights.keymap import (
-    JOIN_QKV,
-    Allowed,
-    Format,
-    rule,
-    strip_prefix,
-    to_theirs,
-)
+from vitreous.weights.keymap import JOIN_QKV, Allowed, Format, rule, strip_prefix, to_theirs
 from vitreous.weights.safety import CheckpointError
 
 NAMES = ("query", "key", "value")

@@ -30,14 +30,7 @@ from vitreous.weights.formats.huggingface_config import (
     task_of,
     unsupported_kind,
 )
-from vitreous.weights.keymap import (
-    Allowed,
-    Format,
-    Tensors,
-    rule,
-    strip_prefix,
-    to_theirs,
-)
+from vitreous.weights.keymap import Allowed, Format, Tensors, rule, strip_prefix, to_theirs
 from vitreous.weights.safety import CheckpointError
 from vitreous.weights.timm_architectures import known_heads
 

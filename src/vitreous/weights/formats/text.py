@@ -82,8 +82,8 @@ class TextFormat:
     mark: str  # the key that only this format has
     rules: tuple[Rule, ...]
     belongs: Callable[[str], bool]  # whether a key is the text tower's
-    read_config: Callable[[Mapping[str, Any], str], dict[str, Any]]
-    """Fields of `TextConfig` that the config file states, given the activation of the vision tower."""
+    read_config: Callable[[Mapping[str, Any]], dict[str, Any]]
+    """Fields of `TextConfig` that the config file states."""
     prefix: str = ""
     ignored: tuple[str, ...] = ()
 
@@ -97,7 +97,7 @@ class TextFormat:
         return ours
 
 
-def read_huggingface(sidecar: Mapping[str, Any], activation: str) -> dict[str, Any]:
+def read_huggingface(sidecar: Mapping[str, Any]) -> dict[str, Any]:
     """Read `text_config` of a complete CLIP's or SigLIP's `config.json`."""
     kind = sidecar.get("model_type")
     if kind not in ("clip", "siglip", "siglip2"):
@@ -126,10 +126,10 @@ def read_huggingface(sidecar: Mapping[str, Any], activation: str) -> dict[str, A
     }
 
 
-def read_open_clip(sidecar: Mapping[str, Any], activation: str) -> dict[str, Any]:
+def read_open_clip(sidecar: Mapping[str, Any]) -> dict[str, Any]:
     """Read `text_cfg` of `open_clip_config.json`; without one, the fields that all of OpenAI's towers share."""
     if not sidecar:
-        return {"activation": activation, "norm_eps": 1e-5, "causal": True, "pool": "largest", "end_token": 0}
+        return {"norm_eps": 1e-5, "causal": True, "pool": "largest", "end_token": 0}
     model = sidecar.get("model_cfg") or {}
     text = model.get("text_cfg") or {}
     usual = [name for name, values in OPEN_CLIP_USUAL.items() if name in text and text[name] in values]

@@ -18,15 +18,7 @@ from vitreous.models.vit_config import ViTConfig
 from vitreous.weights.adapt import ConvertedCheckpoint, adapted, check_limits, library_models
 from vitreous.weights.card import card_of
 from vitreous.weights.config_files import check_fields
-from vitreous.weights.keymap import (
-    JOIN_GATE,
-    JOIN_QKV,
-    SAME,
-    Allowed,
-    Format,
-    rule,
-    to_theirs,
-)
+from vitreous.weights.keymap import JOIN_GATE, JOIN_QKV, SAME, Allowed, Format, rule, to_theirs
 from vitreous.weights.positions import fold_class_position
 from vitreous.weights.safety import CheckpointError
 from vitreous.weights.timm_architectures import Architecture, from_arguments, states, timm_arguments, timm_models
