@@ -116,6 +116,20 @@ def test_as_many_images_of_other_names_are_refused(tmp_path):
         work(other)
 
 
+def test_images_that_changed_under_their_names_are_refused(tmp_path):
+    images = [tmp_path / f"{i}.png" for i in range(4)]
+    for image in images:
+        image.write_bytes(b"four")
+    names = [*map(str, images), "photos.zip/a.png", "https://example.org/b.png"]
+    parts = PartsFolder(tmp_path / "parts", names, 3, SCHEMA, ABOUT)
+    work(parts)
+    work(parts)
+    images[2].write_bytes(b"other")
+    with pytest.raises(ValueError, match="image files of other sizes: give another folder"):
+        work(parts)
+    assert parts.begin(Rank(1, 2)) == []  # the first process says so for all
+
+
 def test_a_folder_of_other_parquet_files_is_refused(tmp_path):
     (tmp_path / "mine.parquet").touch()
     with pytest.raises(ValueError, match="holds Parquet files and no _parts.json"):

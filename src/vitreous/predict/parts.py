@@ -12,6 +12,7 @@ folder of Parquet files skip names that begin with `_` or `.`, hence `_parts.jso
 import hashlib
 import json
 import math
+import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -68,6 +69,7 @@ DIFFERENCES = {  # field of the manifest → what another value of it means
     "part_size": "another part size",
     "images": "another number of images",
     "names": "images of other names",
+    "sizes": "image files of other sizes",
 }
 
 
@@ -128,6 +130,8 @@ class PartsFolder:
         The first process writes the manifest; the others wait for it, so that all agree on the list of images.
         """
         expected, path = self.manifest(), self.folder / MANIFEST
+        if rank.first:  # one process looks at the files: on a shared disk that takes time
+            expected["sizes"] = digest(map(_file_size, self.names))
         if rank.first and not path.exists():
             if self.folder.is_dir() and any(self.folder.glob("*.parquet")):
                 raise ValueError(f"{self.folder} holds Parquet files and no {MANIFEST}: give another folder with -o")
@@ -140,7 +144,8 @@ class PartsFolder:
                     "all of them again"
                 )
             time.sleep(0.05)
-        self._compare(_read_json(path), expected)
+        found = _read_json(path)
+        self._compare(found, expected if rank.first else expected | {"sizes": found.get("sizes")})
         self._remove_partial(rank)
         return [number for number in self.of(rank) if not self.is_complete(number)]
 
@@ -218,6 +223,14 @@ class PartsFolder:
                     errors += [f"{row['image']}: {row['error']}" for row in rows if row["error"] is not None]
             count += bad
         return count, errors[:limit]
+
+
+def _file_size(name: str) -> str:
+    """Return the size of an image's file, to see that a folder of parts is of the same images; "" for other images."""
+    try:
+        return str(os.stat(name).st_size)
+    except (OSError, ValueError):  # in an archive, or at a URL
+        return ""
 
 
 # --- jobs -----------------------------------------------------------------------------------------------------------
