@@ -83,3 +83,15 @@ def test_a_model_without_a_head_is_refused(capsys):
         main(["benchmark", "--models", "vit_small_patch14_dinov2"])
     assert stop.value.code == 2
     assert "has no head" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seconds", [0.0, float("nan"), float("inf")])
+def test_rounds_that_would_never_begin_or_end_are_refused(seconds):
+    with pytest.raises(ValueError, match="seconds and batch size must be numbers above 0, got"):
+        vitreous.benchmark("vit_femto_patch4_32", seconds=seconds)
+
+
+def test_a_benchmark_of_nothing_is_an_error(monkeypatch):
+    monkeypatch.setitem(VARIANTS, "vit_test", TINY)
+    with pytest.raises(ValueError, match=r"there is nothing to time \(vitreous, graph: graphs need a CUDA device\)"):
+        vitreous.benchmark("vit_test", batch_size=1, against=(), modes=("graph",), device="cpu")

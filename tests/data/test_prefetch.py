@@ -56,5 +56,6 @@ def test_an_error_reaches_the_reader_in_the_order_of_its_item():
 
 
 def test_a_batch_of_nothing_is_refused():
-    with pytest.raises(ValueError, match="at least one image, got batch size 0"):
-        next(batched([1], 0))
+    for size in (0, "8", 1.5):
+        with pytest.raises(ValueError, match=f"at least one image, got batch size {size!r}"):
+            next(batched([1], size))

@@ -251,6 +251,10 @@ def test_kept_queries_do_not_hold_on_to_keys_and_values():
     ("options", "message"),
     [
         ({"names": ["atention"]}, "no internal is called atention"),
+        ({"names": 3}, "expected names of internals, such as 'attention', got 3"),
+        ({"names": ["attention", 3]}, "no internal is called 3"),
+        ({"to": "nowhere"}, "device must be auto, cpu, cuda, cuda:N or mps, got 'nowhere'"),
+        ({"to": [1]}, r"device must be auto, cpu, cuda, cuda:N or mps, got \[1\]"),
         ({"layers": [3]}, "no block 3: this model has 0 to 2"),
         ({"heads": [-5]}, "no head -5"),
         ({"queries": [17]}, "no token 17"),

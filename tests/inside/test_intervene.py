@@ -183,6 +183,14 @@ def test_nothing_stays_behind(model, x):
         ({"knock_out": KnockOut(layers=[99])}, "no block 99"),
         ({"knock_out": KnockOut(keys=[17])}, "no token 17: this model has 0 to 16"),
         ({"head_weights": torch.ones(4, 3)}, "should end in \\(3, 4\\), got \\(4, 3\\)"),
+        ({"head_weights": [[1.0] * 4] * 3}, "head_weights should be a tensor, got a list"),
+        ({"head_weights": torch.ones(2, 2, 3, 4)}, r"should end in \(3, 4\), got \(2, 2, 3, 4\)"),
+        ({"knock_out": 3}, "knock_out takes a KnockOut or a list of them, got 3"),
+        ({"knock_out": [3]}, r"knock_out takes a KnockOut or a list of them, got \[3\]"),
+        ({"replace": "pooled"}, "replace takes a dict, such as .*, got 'pooled'"),
+        ({"replace": {"pooled": None}}, "pooled is replaced by a tensor or a function of its value, got None"),
+        ({"replace": {"pooled": 0}}, "pooled is replaced by a tensor or a function of its value, got 0"),
+        ({"replace": {3: torch.zeros(1)}}, "no internal is called 3"),
         ({"replace": {"blocks.9.q": torch.zeros(1)}}, "no internal is called blocks.9.q"),
     ],
 )
@@ -192,9 +200,23 @@ def test_what_does_not_exist_is_named(model, options, message):
 
 
 def test_a_replacement_of_the_wrong_shape_is_refused(model, x):
+    for change, found in (
+        (lambda value: value[:, 1:], r"\(2, 47\)"),
+        (lambda value: None, "None"),
+        (torch.zeros(7), r"\(7,\)"),
+        (torch.zeros(1, 2, 48), r"\(1, 2, 48\)"),
+    ):
+        with (
+            pytest.raises(ValueError, match=rf"pooled is \(2, 48\), the replacement is {found}"),
+            intervene(model, replace={"pooled": change}),
+        ):
+            model(x)
+
+
+def test_weights_of_heads_for_another_number_of_images_are_refused(model, x):
     with (
-        pytest.raises(ValueError, match="pooled is \\(2, 48\\), the replacement is \\(2, 47\\)"),
-        intervene(model, replace={"pooled": lambda value: value[:, 1:]}),
+        pytest.raises(ValueError, match="head_weights are for 3 images, the batch has 2"),
+        intervene(model, head_weights=torch.ones(3, 3, 4)),
     ):
         model(x)
 

@@ -16,6 +16,7 @@ import vitreous
 from vitreous.cli.main import main
 from vitreous.predict.words import (
     ENSEMBLE,
+    check_sentences,
     clean_name,
     folder_words,
     named_by_folders,
@@ -98,6 +99,19 @@ def test_similarity_is_the_cosine_of_both_towers(clip, photo):
     found = vitreous.similarity([photo, photo], CLASSES, model, device="cpu")
     assert torch.allclose(found, (image @ text.T).expand(2, 3), atol=1e-5)
     assert vitreous.similarity(photo, CLASSES[0], model, device="cpu").item() == pytest.approx(found[0, 0].item())
+
+
+def test_similarity_needs_the_embedding_that_both_towers_share(clip, photo):
+    model = load(clip[0])
+    assert vitreous.similarity([], CLASSES, model, device="cpu").shape == (0, 3)
+    with pytest.raises(ValueError, match="64 features of images and 20 of texts: pass the CLIP or SigLIP as it was"):
+        vitreous.similarity(photo, CLASSES, with_words(model, CLASSES), device="cpu")
+
+
+@pytest.mark.parametrize("texts", [3, [3], ["a cat", None], b"cat"])
+def test_what_is_no_text_is_no_sentence(texts):
+    with pytest.raises(ValueError, match="expected a list of sentences, each a text, got (3|None|99)"):
+        check_sentences(texts)
 
 
 @torch.no_grad()

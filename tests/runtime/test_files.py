@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vitreous.runtime.files import cache_folder, write_arrays
+from vitreous.runtime.files import cache_folder, check_writable_file, check_writable_folder, write_arrays
 
 
 def test_the_cache_folder_is_the_argument_else_the_variable_else_the_platforms(
@@ -32,3 +32,18 @@ def test_arrays_are_read_back_from_the_very_name_they_were_written_under(tmp_pat
         assert held["one"].tolist() == np.eye(40).tolist()
         assert held["names"].tolist() == ["a", "b"]
     assert (path.stat().st_size < 8 * 40 * 40) == compressed
+
+
+def test_neither_standard_output_nor_a_suffix_alone_is_a_file_or_a_folder_to_write(tmp_path: Path) -> None:
+    for name, message in (("-", "standard output"), (".csv", "a suffix without a name: try .*out.csv")):
+        for check in (check_writable_file, lambda path: check_writable_folder(path, "-o")):
+            with pytest.raises(ValueError, match=message):
+                check(tmp_path / name)
+    (tmp_path / ".csv").mkdir()
+    check_writable_folder(tmp_path / ".csv", "-o")  # it is there: it is meant
+
+
+def test_the_name_of_a_file_is_not_made_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"result.json is the name of a file, expected a folder: try .*result with -o"):
+        check_writable_folder(tmp_path / "result.json", "-o")
+    check_writable_folder(tmp_path / "v0.5", "-o")

@@ -252,6 +252,7 @@ def test_a_newer_opset_is_written_where_asked(tmp_path):
         (made("class token"), "x.pth", "onnx", {}, "written as .onnx: try x.onnx"),
         (torch.nn.Linear(2, 2), "x.onnx", "onnx", {}, "only ViTs and ResNets are exported, got a Linear"),
         (made("class token"), "x.onnx", "onnx", {"opset": 17}, "at least 18"),
+        (made("class token"), "x.onnx", "onnx", {"opset": "18"}, "at least 18, .* got '18'"),
         (made("class token"), "x.pt2", "torch-export", {"opset": 18}, "opset is an option of onnx"),
         (made("class token"), "x.pt2", "torch-export", {"resize": "cubic"}, "resize must be one of"),
         (
@@ -267,6 +268,29 @@ def test_a_mistake_is_named_and_nothing_is_written(model, name, kind, options, m
     with pytest.raises(ValueError, match=message):
         export(model, tmp_path / "out" / name, kind, **options)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("opset", [None, 99])
+def test_an_opset_that_cannot_be_read_back_is_one_line(opset, tmp_path, monkeypatch):
+    def unreadable(path):
+        raise RuntimeError("invalid graph\nand more")
+
+    monkeypatch.setitem(KINDS, "torch-export", replace(KINDS["torch-export"], open=unreadable))
+    monkeypatch.setitem(KINDS, "onnx", replace(KINDS["torch-export"], suffix=".onnx", needs=()))
+    error, message = (
+        (RuntimeError, "invalid graph")  # a bug of ours
+        if opset is None
+        else (ValueError, r"opset 99 cannot be written here: try 18 \(RuntimeError: invalid graph\)")
+    )
+    with pytest.raises(error, match=message):
+        export(made("class token"), tmp_path / "x.onnx", "onnx", opset=opset)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_graph_is_not_written_over_a_folder(tmp_path):
+    (tmp_path / "x.pt2").mkdir()
+    with pytest.raises(ValueError, match=r"x.pt2 is a folder: name a file that ends in .pt2"):
+        export(made("class token"), tmp_path / "x.pt2", "torch-export")
 
 
 def test_a_missing_extra_is_one_line(tmp_path, monkeypatch):

@@ -244,7 +244,7 @@ def test_auto_is_a_device_and_those_taken_are_named(model):
 def test_other_models_and_precisions_are_refused(model):
     with pytest.raises(ValueError, match=r"set model\.card"):
         optimize(ViT(ViTConfig(**SMALL)))
-    with pytest.raises(ValueError, match="no --fast, int8 and fp8 for a ResNet"):
+    with pytest.raises(ValueError, match="got a ResNet: no --fast, int8 and fp8 here"):
         optimize(ResNet(ResNetConfig(18, 5)))
     with pytest.raises(ValueError, match="precision must be one of fp32, bf16, int8, fp8"):
         optimize(model, "fp4")
@@ -274,6 +274,10 @@ def test_what_is_computed_lies_in_memory_as_it_was_compiled_for(model):
     [
         ({"batch_size": 0}, "a batch holds at least one image, got batch size 0"),
         ({"batch_size": -1}, "at least one image"),
+        ({"batch_size": "8"}, "a batch holds at least one image, got batch size '8'"),
+        ({"batch_size": 2.5}, "at least one image, got batch size 2.5"),
+        ({"merge": "8"}, "tokens to merge in each block: 0 or more, got '8'"),
+        ({"device": None}, "device must be auto, cpu, cuda, cuda:N or mps, got None"),
         ({"backends": ("eager", "nope")}, "no backend is called 'nope': backends is a tuple of 'eager', 'compiled'"),
         ({"backends": "eager"}, "no backend is called 'e'"),
     ],
@@ -281,6 +285,13 @@ def test_what_is_computed_lies_in_memory_as_it_was_compiled_for(model):
 def test_what_makes_no_sense_is_refused_before_anything_is_built(model, given, message):
     with pytest.raises(ValueError, match=message):
         optimize(model, **given)
+
+
+def test_what_is_no_vit_or_no_tensor_is_named(model):
+    with pytest.raises(ValueError, match="only Vision Transformers are optimized, got a str"):
+        optimize("packaged:cifar10")
+    with pytest.raises(TypeError, match=r"takes a tensor \[b 3 .*\], got 'photo.jpg'"):
+        optimize(model, backends=("eager",))("photo.jpg")
 
 
 @pytest.mark.slow

@@ -8,11 +8,13 @@ import torch
 
 from conftest import assert_same, noise
 from vitreous.data.preprocess import HALF, default_preprocess
+from vitreous.models.text import with_sentences
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.weights.card import Card
 from vitreous.weights.convert import convert
 from vitreous.weights.load import load
+from vitreous.weights.save import save
 
 X = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(5))
 
@@ -101,3 +103,67 @@ def test_the_norms_of_the_first_transformer_have_no_form_in_other_libraries(to, 
     with pytest.raises(ValueError, match="residual_norm=True"):
         convert(model, tmp_path / "folder", to)
     assert not (tmp_path / "folder").exists()
+
+
+def renamed():
+    """Another checkpoint of the same shapes."""
+    model = ours_with_half_statistics()
+    model.card.class_names = ("elm", "fir", "oak")
+    return model
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "kept"),
+    [
+        ("vitreous", "google", "model.safetensors"),
+        ("huggingface", "timm", "preprocessor_config.json"),
+        ("huggingface", "vitreous", "preprocessor_config.json"),
+    ],
+)
+def test_files_are_not_written_among_those_of_another_checkpoint(first, second, kept, tmp_path):
+    convert(renamed(), tmp_path, first)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(ValueError, match=f"holds {kept} of another checkpoint, .* name another folder"):
+        convert(ours_with_half_statistics(), tmp_path, second)
+    assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+
+def test_weights_written_over_those_of_a_folder_bring_their_own_names(tmp_path):
+    convert(renamed(), tmp_path, "vitreous")
+    convert(ours_with_half_statistics(), tmp_path / "model.safetensors", "timm")
+    for name in (tmp_path, tmp_path / "model.safetensors"):
+        assert load(name).card.class_names == ("cat", "dog", "owl")
+
+
+def test_the_json_of_another_file_is_not_written_over(tmp_path):
+    model = ours_with_half_statistics()
+    convert(model, tmp_path / "mine.pth", "timm")
+    convert(model, tmp_path / "mine.safetensors", "timm")  # the same model: the same .json
+    with pytest.raises(ValueError, match=r"mine\.json describes mine\.\w+, and would be written over"):
+        convert(renamed(), tmp_path / "mine.npz", "google")
+    assert not (tmp_path / "mine.npz").exists()
+    convert(renamed(), tmp_path / "yours.pth", "timm")
+    convert(model, tmp_path / "yours.pth", "timm")  # written over with its own .json
+    assert load(tmp_path / "yours.pth").card.class_names == ("cat", "dog", "owl")
+
+
+@torch.no_grad()
+def test_an_embedding_is_no_classifier_after_a_conversion(tmp_path):
+    model = noise(ViT(ViTConfig(image_size=32, patch_size=8, width=48, depth=2, heads=4, classes=3, head_bias=False)))
+    model.card = Card(name="clip", preprocess=default_preprocess(model.config), head="projection")
+    convert(model, tmp_path / "folder", "timm")
+    again = load(tmp_path / "folder")
+    assert again.card.head == "projection"
+    assert_same(again(X), model(X))
+
+
+def test_words_as_classes_are_neither_saved_nor_converted(tmp_path):
+    model = ours_with_half_statistics()
+    worded = with_sentences(model, torch.randn(2, 3), torch.tensor(1.0))
+    worded.card = replace(model.card, class_names=("a cat", "a dog"))
+    for to in ("timm", "vitreous"):
+        with pytest.raises(ValueError, match="words as classes are not stored: save the model without them"):
+            convert(worded, tmp_path / "folder", to)
+    with pytest.raises(ValueError, match="or export it as a graph"):
+        save(worded, tmp_path / "folder")
+    assert not list(tmp_path.iterdir())

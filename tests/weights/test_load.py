@@ -92,6 +92,10 @@ def test_averaged_weights_are_taken_and_reported(theirs, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"dtype": "fp16"}, "dtype must be torch.float32, torch.bfloat16 or another of floats, got 'fp16'"),
+        ({"dtype": torch.int8}, "or another of floats, got torch.int8"),
+        ({"test_time_registers": "1"}, "test_time_registers must be a whole number, 0 for none, got '1'"),
+        ({"test_time_registers": -1}, "test_time_registers must be a whole number, 0 for none, got -1"),
         ({"resize": "nonsense"}, "resize must be one of google"),
         ({"image_size": 100_000}, "patches: 65,536 at most"),
         ({"image_size": 33}, r"try image_size=\(32, 32\)"),
@@ -159,3 +163,9 @@ def test_auto_is_a_device_and_those_taken_are_named():
     assert next(model.parameters()).device.type == pick_device("auto").type
     with pytest.raises(ValueError, match="device must be auto, cpu, cuda, cuda:N or mps, got 'tpu'"):
         load("packaged:cifar10", device="tpu")
+
+
+@pytest.mark.parametrize("name", [3, b"packaged", torch.nn.Linear(1, 1)])
+def test_what_is_neither_a_name_nor_a_path_is_refused(name):
+    with pytest.raises(TypeError, match=f"expected a name or a path, got a {type(name).__name__}"):
+        load(name)

@@ -351,3 +351,18 @@ def test_a_file_of_version_5_is_resized_as_timms_if_vitreous_made_it(small_folde
     path.write_text(json.dumps(stored))
     with pytest.raises(CheckpointError, match="config.json says resize='nearest', expected one of google, timm"):
         load(tmp_path / "old")
+
+
+@pytest.mark.parametrize("thing", ["packaged:cifar10", {}, torch.nn.Linear(1, 1)])
+def test_what_is_no_model_of_ours_is_not_saved(thing, tmp_path):
+    with pytest.raises(ValueError, match=f"expected a model of vitreous, got a {type(thing).__name__}"):
+        save(thing, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_class_names_that_do_not_fit_are_not_saved(tmp_path):
+    model = ViT(ViTConfig(image_size=32, patch_size=8, width=48, depth=1, heads=4, classes=3))
+    model.card = Card("mine", default_preprocess(model.config), class_names=("cat", "dog"))
+    with pytest.raises(ValueError, match=r"the card has 2 class names for 3 outputs: set model\.card\.class_names"):
+        save(model, tmp_path)
+    assert not list(tmp_path.iterdir())

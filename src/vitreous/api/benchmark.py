@@ -91,8 +91,8 @@ def benchmark(
     names = [models] if isinstance(models, str) else list(models)
     names = names or ["vit_tiny_patch16_224" if small else "vit_base_patch16_224"]
     configs = {name: variant(name) for name in names}
-    if seconds <= 0 or (batch_size is not None and batch_size < 1):
-        raise ValueError(f"seconds and batch size must be more than 0, got {seconds:g} and {batch_size}")
+    if not 0 < seconds < float("inf") or (batch_size is not None and batch_size < 1):
+        raise ValueError(f"seconds and batch size must be numbers above 0, got {seconds:g} and {batch_size}")
     if headless := [name for name, config in configs.items() if not config.classes]:
         raise ValueError(f"{headless[0]} has no head, so no logits to compare: name a variant that classifies")
     modes = tuple(modes) or (("eager",) if small else ("eager", "compiled"))

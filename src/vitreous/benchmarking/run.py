@@ -55,6 +55,9 @@ def run_benchmark(
             truth = material.reference(x[:CHECKED].float().cpu())
         flops = count_flops(material.reference) * (3 if setting.train else 1)
         runs, errors, left_out = _build(material, contenders, x, truth, note)
+        if not runs:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
+            raise ValueError(f"there is nothing to time ({reasons})")
         calls: dict[str, Call] = {}
         memory: dict[str, int | None] = {}
         for name in list(runs):

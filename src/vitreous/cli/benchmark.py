@@ -8,6 +8,7 @@ import tyro
 
 from vitreous.cli.console import Estimate, messages, print_json
 from vitreous.cli.options import Device, Number, OutputFolder, Switch, optional
+from vitreous.runtime.files import check_writable_folder
 
 Names = Annotated[tuple[str, ...], optional("NAME …")]
 
@@ -47,6 +48,8 @@ def benchmark(
     """
     from vitreous.api.benchmark import benchmark as run
 
+    if output is not None:
+        check_writable_folder(output, "-o")
     console = messages()
     with Estimate(console, "benchmark") as estimate:
         found = run(

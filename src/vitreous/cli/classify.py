@@ -23,7 +23,7 @@ from vitreous.cli.options import (
     optional,
 )
 from vitreous.runtime.distributed import this_rank
-from vitreous.runtime.files import check_writable_file
+from vitreous.runtime.files import check_writable_file, check_writable_folder
 from vitreous.runtime.wording import count
 
 if TYPE_CHECKING:
@@ -88,7 +88,9 @@ def classify(
     in_parts = output is not None and is_folder(output)
     if this_rank().world_size > 1 and not in_parts:
         raise ValueError("several processes write a folder of parts: name it with -o")
-    if output is not None and not in_parts:
+    if output is not None and in_parts:
+        check_writable_folder(output, "-o")
+    elif output is not None:
         from vitreous.predict.tables import ANSWER_FILES, check_file
 
         check_file(output, ANSWER_FILES, "answers")

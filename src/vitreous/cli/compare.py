@@ -9,6 +9,7 @@ import tyro
 
 from vitreous.cli.console import Estimate, messages, print_json
 from vitreous.cli.options import Device, Folder, Number, OutputFolder, Switch, Text, optional
+from vitreous.runtime.files import check_output_name
 from vitreous.runtime.startup import INTERRUPTED
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ def compare(
         images: With --maps: at most this many images, spread over all.
         greedy: With --maps: images for which a nearly best order of patches is searched, to compare with.
     """
+    if output is not None:
+        check_output_name(output)
     if maps:
         _compare_maps(models, data, output, masks, methods, images, greedy, device, json)
         return

@@ -9,6 +9,7 @@ import tyro
 
 from vitreous.cli.console import messages, print_json, say_remarks
 from vitreous.cli.options import Assume, Number, Sides, Switch, Text
+from vitreous.runtime.files import check_output_name
 
 GRAPHS = ("onnx", "torch-export")
 
@@ -49,6 +50,7 @@ def convert(
             f"--dynamic-size and --opset are for onnx and torch-export, and {to} is a library's checkpoint: leave "
             "them out"
         )
+    check_output_name(out)
     console = messages()
     model = load(source, image_size=image_size, resize=resize, assume=parse_assumptions(assume))
     say_remarks(console, model)

@@ -12,7 +12,7 @@ from vitreous.cli.console import Estimate, messages, notes, print_json, say_pack
 from vitreous.cli.inputs import find_inputs
 from vitreous.cli.options import Device, Images, ModelOptions, Number, Precision, SharedModel, Switch, Words, is_folder
 from vitreous.runtime.distributed import this_rank
-from vitreous.runtime.files import check_writable_file
+from vitreous.runtime.files import check_writable_file, check_writable_folder
 from vitreous.runtime.wording import count
 
 if TYPE_CHECKING:
@@ -65,15 +65,20 @@ def embed(
     from vitreous.predict.pipeline import choose_compute
     from vitreous.predict.tables import FEATURE_FILES, TOKEN_FILES, check_file, write_features, write_tokens
 
-    if not is_folder(output):
+    if is_folder(output):
+        check_writable_folder(output, "-o")
+    else:
         check_file(output, TOKEN_FILES if tokens else FEATURE_FILES, "features")
+        check_writable_file(output)
+        if part_size is not None:
+            raise ValueError(
+                "--part-size is for a folder of parts (a name without a suffix): leave it out for one file"
+            )
     if tokens and text:
         raise ValueError("a sentence has one vector and no patches: leave --tokens or --text out")
     if not is_folder(output) and this_rank().world_size > 1:
         raise ValueError(f"several processes write a folder of parts, not one file: say -o {output.with_suffix('')}")
     console = messages()
-    if not is_folder(output):
-        check_writable_file(output)
     found, problems = find_inputs(images, clipboard, console)
     if not found and not problems and not text:
         raise ValueError("name the images to embed: files, folders, globs, archives or URLs")

@@ -82,7 +82,7 @@ def evaluate(
     from vitreous.predict.probe import probe as measure_probe
     from vitreous.predict.words import ENSEMBLE, with_folder_names
     from vitreous.runtime.distributed import cpu_group
-    from vitreous.runtime.files import write_json
+    from vitreous.runtime.files import check_writable_folder, write_json
 
     console = messages()
     if probe is not None and this_rank().world_size > 1:
@@ -97,6 +97,8 @@ def evaluate(
         raise ValueError("--tokens measures the features of patches by a linear layer: add --probe linear")
     if blocks and not tokens:
         raise ValueError("--blocks chooses the features of patches: add --tokens")
+    if output is not None:
+        check_writable_folder(output, "-o")
     with suppress(ValueError):  # a table that may be of several tasks: the model decides
         find_source(data, data_root, task="segment" if tokens else None)  # a misspelled name is an error before loading
     model = options.load(console)

@@ -12,7 +12,7 @@ import tyro
 from vitreous.cli.console import Estimate, messages, notes, print_json, say_packaged, say_problems
 from vitreous.cli.inputs import find_inputs
 from vitreous.cli.options import Device, Folder, Images, ModelOptions, Number, SharedModel, Switch, Words, optional
-from vitreous.runtime.files import check_page_file, check_writable_file, check_writable_folder
+from vitreous.runtime.files import check_output_name, check_page_file, check_writable_file, check_writable_folder
 from vitreous.runtime.wording import count
 
 if TYPE_CHECKING:
@@ -203,6 +203,7 @@ def _live(images: tuple[str, ...], live: tuple[str, ...] | None) -> tuple[tuple[
 
 def _page_file(output: Path) -> Path:
     """Return the file that `vitreous explain -o` names: .html is added to a bare name; another suffix is an error."""
+    check_output_name(output)
     if not output.suffix and not output.is_dir():
         return output.with_suffix(".html")
     return check_page_file(output, "--figures FOLDER")

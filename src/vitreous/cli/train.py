@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from vitreous.cli.options import Folder, Switch
+from vitreous.runtime.files import check_output_name
 from vitreous.training.config import NEUTRAL, TrainConfig
 from vitreous.training.recipes import FINETUNE, RECIPES, find_recipe, finetune_config
 
@@ -77,6 +78,8 @@ def _train(chosen: str, typed: frozenset[str], named: bool) -> Callable[..., Non
         """
         if recipe != chosen:
             raise ValueError(f"name the recipe before any flag: vitreous train {recipe} …")
+        if output is not None:
+            check_output_name(output)
         if resume is not None and named:
             raise ValueError(f"--resume {resume} keeps the settings of that run: leave out {recipe}")
         from vitreous.api import train as api
@@ -111,6 +114,8 @@ def _finetune(default: TrainConfig, typed: frozenset[str]) -> Callable[..., None
             data_root: The folder of named datasets.
             json: Print the result as JSON.
         """
+        if output is not None:
+            check_output_name(output)
         if resume is None and not config.data:
             raise ValueError("name your images: --data FOLDER (one sub-folder a class), a table, a dataset or a Hub id")
         from vitreous.api import train as api

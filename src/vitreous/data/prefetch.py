@@ -40,8 +40,8 @@ def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     >>> list(batched(range(5), 2))
     [[0, 1], [2, 3], [4]]
     """
-    if size < 1:
-        raise ValueError(f"a batch holds at least one image, got batch size {size}")
+    if not isinstance(size, int) or size < 1:
+        raise ValueError(f"a batch holds at least one image, got batch size {size!r:.60}")
     remaining = iter(items)
     while batch := list(islice(remaining, size)):
         yield batch

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from vitreous.inside.glossary import BLOCK, POOL, WHOLE, full_name
 from vitreous.models.hooks import Hook, activate, masked, scaled
 from vitreous.models.vit import ViT
+from vitreous.runtime.device import pick_device
 
 DERIVED = ("scores", "attention")
 """Internals computed from q and k in addition to the forward pass, which does not have them."""
@@ -110,7 +111,7 @@ class _Recorder(Hook):
         names: Iterable[str],
         internals: Internals,
         gradients: bool,
-        to: str | torch.device | None,
+        to: torch.device | None,
     ) -> None:
         self.model, self.names, self.internals = model, set(names), internals
         self.gradients, self.to = gradients, to
@@ -226,10 +227,15 @@ def capture(
     torch.Size([2, 8, 1, 65])
     """
     plain, compiled = underneath(model)
-    wanted = {names} if isinstance(names, str) else set(names)
+    try:
+        wanted = {names} if isinstance(names, str) else set(names)
+    except TypeError:
+        raise ValueError(f"expected names of internals, such as 'attention', got {names!r:.60}") from None
     known = WHOLE.keys() | BLOCK.keys() | (POOL.keys() if plain.attn_pool is not None else set())
     if strange := wanted - known:
-        raise ValueError(f"no internal is called {', '.join(sorted(strange))}; there are {', '.join(sorted(known))}")
+        raise ValueError(
+            f"no internal is called {', '.join(sorted(map(str, strange)))}; there are {', '.join(sorted(known))}"
+        )
     if gradients and "attention" in wanted:
         wanted |= {"v", "mixed"}
     depth, count = plain.config.depth, plain.config.heads
@@ -239,7 +245,7 @@ def capture(
     if queries is not None:
         queries = all_within(queries, plain.layout.tokens, "token")
     internals = Internals(chosen, heads, queries)
-    recorder = _Recorder(plain, wanted, internals, gradients, to)
+    recorder = _Recorder(plain, wanted, internals, gradients, None if to is None else pick_device(to))
     with activate(recorder), plain_running(compiled):
         yield internals
 

@@ -9,7 +9,7 @@ replaced. Only a layer whose scores or attention are changed leaves the fused ke
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import SupportsIndex
 
@@ -115,15 +115,21 @@ class _Intervention(Hook):
             value = apply(full, change, value)
         if name == "mixed" and self.head_weights is not None and layer is not None:
             weights = self.head_weights.to(value)[..., layer, :]  # [h] or [b h]
+            if weights.ndim == 2 and len(weights) not in (1, len(value)):
+                raise ValueError(f"head_weights are for {len(weights)} images, the batch has {len(value)}")
             value = value * weights[..., None, None]
         return value
 
 
 def apply(name: str, change: Change, value: Tensor) -> Tensor:
     """Intervene on an internal: replace it by a tensor, or by a function of it."""
-    changed = change(value) if callable(change) else change.to(value).expand_as(value)
-    if changed.shape != value.shape:
-        raise ValueError(f"{name} is {tuple(value.shape)}, the replacement is {tuple(changed.shape)}")
+    changed = change(value) if callable(change) else change.to(value)
+    if isinstance(change, Tensor) and changed.ndim <= value.ndim:
+        with suppress(RuntimeError):  # shapes that do not broadcast are an error below
+            changed = changed.expand_as(value)
+    if not isinstance(changed, Tensor) or changed.shape != value.shape:
+        found = tuple(changed.shape) if isinstance(changed, Tensor) else repr(changed)[:60]
+        raise ValueError(f"{name} is {tuple(value.shape)}, the replacement is {found}")
     return changed
 
 
@@ -163,17 +169,31 @@ def intervene(
     plain, compiled = underneath(model)
     depth, heads = plain.config.depth, plain.config.heads
     pairs = [(within(layer, depth, "block"), within(head, heads, "head")) for layer, head in pairs_of(heads_off)]
+    if head_weights is not None:
+        if not isinstance(head_weights, Tensor):
+            raise ValueError(f"head_weights should be a tensor, got a {type(head_weights).__name__}")
+        if head_weights.ndim not in (2, 3) or head_weights.shape[-2:] != (depth, heads):
+            raise ValueError(
+                f"head_weights [layers heads] or [b layers heads] should end in {(depth, heads)}, "
+                f"got {tuple(head_weights.shape)}"
+            )
     if pairs:
         off = torch.ones(depth, heads)
         off[[layer for layer, _ in pairs], [head for _, head in pairs]] = 0.0
         head_weights = off if head_weights is None else head_weights * off
-    if head_weights is not None and head_weights.shape[-2:] != (depth, heads):
-        raise ValueError(f"head_weights should end in {(depth, heads)}, got {tuple(head_weights.shape)}")
     known = WHOLE.keys() | (POOL.keys() if plain.attn_pool is not None else set())
     known |= {f"blocks.{layer}.{name}" for layer in range(depth) for name in BLOCK}
+    if not isinstance(replace, Mapping | None):
+        raise ValueError(f"replace takes a dict, such as {{'pooled': torch.zeros_like}}, got {replace!r:.60}")
     if strange := set(replace or ()) - known:
-        raise ValueError(f"no internal is called {', '.join(sorted(strange))}: see inside/glossary.py")
-    knocks = [knock.within(plain) for knock in ([knock_out] if isinstance(knock_out, KnockOut) else knock_out)]
+        raise ValueError(f"no internal is called {', '.join(sorted(map(str, strange)))}: see inside/glossary.py")
+    for name, change in (replace or {}).items():
+        if not isinstance(change, Tensor) and not callable(change):
+            raise ValueError(f"{name} is replaced by a tensor or a function of its value, got {change!r:.60}")
+    chosen = [knock_out] if isinstance(knock_out, KnockOut) else knock_out
+    if not isinstance(chosen, Sequence) or not all(isinstance(knock, KnockOut) for knock in chosen):
+        raise ValueError(f"knock_out takes a KnockOut or a list of them, got {knock_out!r:.60}")
+    knocks = [knock.within(plain) for knock in chosen]
     layout = plain.layout
     gone = sorted({layout.prefix + patch for patch in all_within(patches_off, layout.patches, "patch")})
     if len(gone) == layout.patches:

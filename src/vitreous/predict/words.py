@@ -8,7 +8,7 @@ import re
 import threading
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -229,6 +229,13 @@ def similarity(
     model = loaded(model)
     described = F.normalize(embed_text([texts] if isinstance(texts, str) else texts, model), dim=-1)
     seen = embed(images, model, batch_size=batch_size, device=device, precision=precision)
+    if not seen.numel():
+        seen = seen.new_empty(0, described.shape[1])
+    if seen.shape[-1] != described.shape[1]:
+        raise ValueError(
+            f"the model has {seen.shape[-1]} features of images and {described.shape[1]} of texts: pass the CLIP or "
+            "SigLIP as it was loaded, without classes of its own"
+        )
     found = F.normalize(seen.float(), dim=-1) @ described.T
     return found[..., 0] if isinstance(texts, str) else found
 
@@ -237,7 +244,10 @@ def check_sentences(texts: Sequence[str]) -> tuple[str, ...]:
     """Return words for classes without spaces around them; raise for empty, very long or unprintable ones or none."""
     if isinstance(texts, str):
         raise ValueError(f"expected a list of sentences, got one text: pass [{texts!r:.40}]")
-    found = tuple(str(text).strip() for text in texts)
+    listed = list(texts) if isinstance(texts, Iterable) else [texts]
+    if strange := [text for text in listed if not isinstance(text, str)]:
+        raise ValueError(f"expected a list of sentences, each a text, got {strange[0]!r:.40}")
+    found = tuple(text.strip() for text in listed)
     if not found:
         raise ValueError("no words were given: name at least one class")
     for text in found:

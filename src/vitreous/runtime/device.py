@@ -15,7 +15,7 @@ MAX_LANES = 8
 """Limit on batches computed in parallel on a CPU: each needs memory for its activations."""
 
 
-def pick_device(name: str = "auto") -> torch.device:
+def pick_device(name: str | torch.device = "auto") -> torch.device:
     """Return the device of a name; `auto` takes a CUDA GPU, else Apple's GPU, else the CPU.
 
     If `torchrun` started several processes, `auto` and `cuda` give each the GPU of its local rank.
@@ -29,7 +29,7 @@ def pick_device(name: str = "auto") -> torch.device:
         name = f"cuda:{this_rank().local_rank}"
     try:
         device = torch.device(name)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise ValueError(f"device must be auto, cpu, cuda, cuda:N or mps, got {name!r}") from error
     if device.type not in ("cpu", "cuda", "mps"):
         raise ValueError(f"device must be auto, cpu, cuda, cuda:N or mps, got {str(name)!r}")

@@ -8,9 +8,29 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+FILE_SUFFIXES = (
+    *(".csv", ".json", ".parquet", ".npy", ".npz", ".html", ".png", ".svg", ".pdf"),
+    *(".safetensors", ".pth", ".pt", ".onnx", ".pt2"),
+)
+"""Suffixes of the files that are written."""
+
+
+def check_output_name(path: Path) -> None:
+    """Raise if a file or a folder to write is called `-`, or by a suffix alone.
+
+    >>> check_output_name(Path(".csv"))
+    Traceback (most recent call last):
+    ValueError: .csv is a suffix without a name: try out.csv
+    """
+    if path.name == "-":
+        raise ValueError("- would be standard output, which no file is written to: name a file or a folder")
+    if path.name in FILE_SUFFIXES and not path.exists():
+        raise ValueError(f"{path} is a suffix without a name: try {path.with_name(f'out{path.name}')}")
+
 
 def check_writable_file(path: Path) -> None:
     """Raise if a file cannot be written, before the work rather than after it."""
+    check_output_name(path)
     if path.is_dir():
         raise ValueError(f"{path} is a folder: name a file with -o")
     check_writable_folder(path.expanduser().parent, "-o")
@@ -30,6 +50,9 @@ def check_page_file(path: Path, figures: str = "") -> Path:
 
 def check_writable_folder(folder: Path, flag: str) -> None:
     """Raise if nothing can be written to a folder that `flag` named; the folder may not exist yet."""
+    check_output_name(folder)
+    if folder.suffix in FILE_SUFFIXES and not folder.exists():
+        raise ValueError(f"{folder} is the name of a file, expected a folder: try {folder.with_suffix('')} with {flag}")
     existing = next((each for each in (folder, *folder.parents) if each.exists()), folder)
     if existing.is_file() or not os.access(existing, os.W_OK):
         reason = "is a file, not a folder" if existing.is_file() else "cannot be written to"

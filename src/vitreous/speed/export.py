@@ -85,8 +85,10 @@ def export(
         raise ValueError(f"only ViTs and ResNets are exported, got a {type(model).__name__}")
     if opset is not None and kind != "onnx":
         raise ValueError(f"opset is an option of onnx, {kind} has none")
-    if opset is not None and opset < OPSET:
-        raise ValueError(f"opset must be at least {OPSET}, which brought resizing with antialiasing, got {opset}")
+    if opset is not None and (not isinstance(opset, int) or opset < OPSET):
+        raise ValueError(f"opset must be at least {OPSET}, which brought resizing with antialiasing, got {opset!r:.60}")
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: name a file that ends in {chosen.suffix}")
     if resize is not None and resize not in CONVENTIONS:
         raise ValueError(f"resize must be one of {', '.join(CONVENTIONS)}, got {resize!r}")
     if missing := [name for name in chosen.needs if find_spec(name) is None]:
@@ -99,8 +101,15 @@ def export(
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
         draft = Path(folder) / path.name
-        chosen.write(program, draft, output_name(model), json.dumps(own, ensure_ascii=False), opset or OPSET)
-        difference, tolerance, tried = compare(model, chosen.open(draft), dynamic_size, convention)
+        try:
+            chosen.write(program, draft, output_name(model), json.dumps(own, ensure_ascii=False), opset or OPSET)
+            graph = chosen.open(draft)
+        except Exception as error:  # onnx, onnxscript and onnxruntime have each their own
+            if opset is None:
+                raise
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise ValueError(f"opset {opset} cannot be written here: try {OPSET} ({reason:.200})") from error
+        difference, tolerance, tried = compare(model, graph, dynamic_size, convention)
         if not difference <= tolerance:  # also true for NaN
             raise ValueError(
                 f"the {kind} graph is {difference:.2g} from the model, at most {tolerance:.2g} is allowed: "

@@ -73,6 +73,8 @@ class OptimizedModel:
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
         expected = (len(self.mean), *self.size)
+        if not isinstance(images, Tensor):
+            raise TypeError(f"this model takes a tensor [b {' '.join(map(str, expected))}], got {images!r:.60}")
         if images.shape[1:] != expected:
             message = f"this model takes [b {' '.join(map(str, expected))}], got {list(images.shape)}"
             raise ValueError(f"{message}: preprocess images with model.card.preprocess and stack them to a batch")
@@ -136,7 +138,7 @@ def optimize(
     """
     _check(model, precision, batch_size, merge, backends)
     check_no_copy(model, "leave out fast, int8 and fp8, or call optimize outside of them")
-    device = pick_device(device) if isinstance(device, str) else device
+    device = device if isinstance(device, torch.device) else pick_device(device)
     if device.type == "cpu":
         keep_freed_memory()
     preprocess, dtype = model.card.preprocess, PRECISIONS[precision]
@@ -185,15 +187,18 @@ def _check(model: Any, precision: str, batch_size: int, merge: int, backends: tu
     """Raise for a model, precision, batch size or backend that `optimize` does not support."""
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
-    if batch_size < 1:
-        raise ValueError(f"a batch holds at least one image, got batch size {batch_size}")
-    if merge < 0:
-        raise ValueError(f"tokens to merge in each block: 0 or more, got {merge}")
+    for what, number, least in (
+        ("a batch holds at least one image, got batch size", batch_size, 1),
+        ("tokens to merge in each block: 0 or more, got", merge, 0),
+    ):
+        if isinstance(number, bool) or not isinstance(number, int) or number < least:
+            raise ValueError(f"{what} {number!r:.60}")
     if unknown := [name for name in backends or () if name not in BACKENDS]:
         message = f"no backend is called {unknown[0]!r}"
         raise ValueError(f"{message}: backends is a tuple of {', '.join(map(repr, BACKENDS))}")
     if not isinstance(model, ViT):
-        raise ValueError("only Vision Transformers are optimized: no --fast, int8 and fp8 for a ResNet")
+        kind = type(model).__name__
+        raise ValueError(f"only Vision Transformers are optimized, got a {kind}: no --fast, int8 and fp8 here")
     if model.card is None:
         raise ValueError("optimize needs the model's preprocessing: set model.card, or get the model by load")
 

@@ -3,7 +3,8 @@
 What is written is read back before it is kept: a config or a preprocessing that the library cannot hold is an error.
 """
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Collection
 from copy import deepcopy
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,6 +19,8 @@ from vitreous.models.vit_config import ViTConfig
 from vitreous.runtime.files import write_json
 from vitreous.weights.adapt import ConvertedCheckpoint
 from vitreous.weights.card import card_of, fold_standard
+from vitreous.weights.config_files import read_json
+from vitreous.weights.fetch import FOLDER_FILES
 from vitreous.weights.formats import (
     clip,
     google,
@@ -31,7 +34,8 @@ from vitreous.weights.formats import (
 )
 from vitreous.weights.formats.registry import recognise
 from vitreous.weights.keymap import Tensors
-from vitreous.weights.save import VERSION, save, write_npz, write_pickle, write_safetensors
+from vitreous.weights.names import SUFFIXES
+from vitreous.weights.save import VERSION, check_head, save, write_npz, write_pickle, write_safetensors
 from vitreous.weights.timm_architectures import normalise
 
 TARGETS: dict[str, Callable[[ViT], ConvertedCheckpoint]] = {
@@ -54,7 +58,8 @@ def convert(model: nn.Module, out: str | Path, to: str) -> list[Path]:
 
     `to` is one of `TARGETS`, or `vitreous` for our own format. A folder gets `model.safetensors` (Google: `model.npz`)
     and the config files that the library reads. A `.safetensors`, `.pth`, `.pt` or `.npz` file gets the tensors alone;
-    preprocessing and class names, which such a file cannot hold, go to a `.json` of the same name, which `load` reads.
+    preprocessing and class names, which such a file cannot hold, go to a `.json` of the same name, which `load` reads
+    (for `model.safetensors`: `config.json`). Files that `load` would mix with those of another checkpoint are an error.
 
     >>> import tempfile
     >>> from vitreous.weights.load import load
@@ -66,12 +71,14 @@ def convert(model: nn.Module, out: str | Path, to: str) -> list[Path]:
         raise ValueError(f"the format must be one of {', '.join((*TARGETS, OWN))}, got {to!r}")
     if not isinstance(model, ViT):
         raise ValueError(f"only ViTs are converted, got a {type(model).__name__}")
+    check_head(model)
     if to in ("timm", "huggingface") and card_of(model).preprocess.pad:
         raise ValueError(f"{to} has no padded images: convert a model whose preprocessing crops or squashes them")
     out = Path(out)
     if to == OWN:
         if out.suffix:
             raise ValueError(f"our own format is a folder, got {out.name}: leave the suffix off")
+        check_folder(out, ("model.safetensors", "config.json"))
         return save(model, out)
     if (out.suffix == ".npz") != (to == "google") and out.suffix:
         suffix = {"google": ".npz", "torchvision": ".pth"}.get(to, ".safetensors")
@@ -88,7 +95,8 @@ def convert(model: nn.Module, out: str | Path, to: str) -> list[Path]:
     # `load` reads it where the library has no config file
     own = {"vitreous": {"version": VERSION, "config": asdict(converted.config), **card.to_dict()}}
     if out.suffix in WRITERS:
-        return [WRITERS[out.suffix](out, converted.tensors), write_json(out.with_suffix(".json"), own)]
+        sidecar = check_sidecar(out, own)
+        return [WRITERS[out.suffix](out, converted.tensors), write_json(sidecar, own)]
     if out.suffix:
         raise ValueError(f"{out.suffix} is not a supported file format: try {', '.join(WRITERS)}, or a folder")
     if converted.sidecars:
@@ -97,10 +105,35 @@ def convert(model: nn.Module, out: str | Path, to: str) -> list[Path]:
             stated = card.to_dict()
             section = converted.sidecars["config.json"].setdefault("vitreous", {})
             section |= {name: stated[name] for name in ("task", "thresholds")}
+        if card.head == "projection":  # timm has classes alone
+            converted.sidecars["config.json"].setdefault("vitreous", {})["head"] = card.head
     sidecars = converted.sidecars or {"config.json": own}
-    suffix = ".npz" if to == "google" else ".safetensors"
-    paths = [WRITERS[suffix](out / f"model{suffix}", converted.tensors)]
+    weights = "model.npz" if to == "google" else "model.safetensors"
+    check_folder(out, (weights, *sidecars))
+    paths = [WRITERS[Path(weights).suffix](out / weights, converted.tensors)]
     return paths + [write_json(out / name, value) for name, value in sidecars.items()]
+
+
+def check_folder(folder: Path, written: Collection[str]) -> None:
+    """Raise if `load` would read a converted model's files in `folder` together with another checkpoint's there."""
+    others = [name for name in (*FOLDER_FILES, "preprocessor_config.json") if name not in written]
+    if found := [name for name in others if (folder / name).exists()]:
+        raise ValueError(
+            f"{folder} holds {found[0]} of another checkpoint, which would be read with the files of this one: "
+            "name another folder"
+        )
+
+
+def check_sidecar(path: Path, own: dict[str, Any]) -> Path:
+    """Return the file beside a converted one in which `load` looks for `own`; raise if it describes another one too."""
+    if path.name in FOLDER_FILES:
+        check_folder(path.parent, (path.name,))
+        return path.parent / "config.json"
+    sidecar = path.with_suffix(".json")
+    others = [other for suffix in SUFFIXES if suffix != path.suffix and (other := path.with_suffix(suffix)).exists()]
+    if others and sidecar.exists() and read_json(sidecar) != json.loads(json.dumps(own)):
+        raise ValueError(f"{sidecar} describes {others[0].name}, and would be written over: choose another name")
+    return sidecar
 
 
 def _transformers_family(config: ViTConfig) -> Any:

@@ -7,6 +7,7 @@ file is used or listed as ignorable; every field of a config file is read, harml
 each other are an error. What no file states is assumed where all known models agree, and listed in `model.card.report`.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -81,6 +82,13 @@ def load(
     >>> model.config.classes, model.card.preprocess.size, model.card.class_names[:3]
     (10, (32, 32), ('airplane', 'automobile', 'bird'))
     """
+    if name is not None and not isinstance(name, str | os.PathLike):
+        raise TypeError(f"expected a name or a path, got a {type(name).__name__}: a model is loaded already")
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise ValueError(f"dtype must be torch.float32, torch.bfloat16 or another of floats, got {dtype!r:.60}")
+    count = test_time_registers
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise ValueError(f"test_time_registers must be a whole number, 0 for none, got {count!r:.60}")
     if resize is not None and resize not in CONVENTIONS:
         raise ValueError(f"resize must be one of {', '.join(CONVENTIONS)}, got {resize!r}")
     device = pick_device(device) if isinstance(device, str) else device

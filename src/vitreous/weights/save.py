@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 
 from vitreous.inside.artifacts import has_registers
 from vitreous.models.dense_head import RegionHead
+from vitreous.models.text import SentenceHead
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.runtime.files import write_arrays, write_atomic, write_json
@@ -42,6 +43,7 @@ def save(model: "ViT | ResNet | TimmClassifier", folder: str | Path) -> list[Pat
     ['model.safetensors', 'config.json']
     """
     folder = Path(folder)
+    check_head(model)
     description = describe_model(model, folder.name)  # first: a model that cannot be described is not written
     held: Any = model.network if hasattr(model, "network") else model  # timm's keys of a timm classifier
     tensors = {key: value.detach().cpu().contiguous() for key, value in held.state_dict().items()}
@@ -49,6 +51,14 @@ def save(model: "ViT | ResNet | TimmClassifier", folder: str | Path) -> list[Pat
         write_safetensors(folder / "model.safetensors", tensors),
         write_json(folder / "config.json", description),
     ]
+
+
+def check_head(model: torch.nn.Module) -> None:
+    """Raise if the classes of a model to save are words, of which only a text tower can make features again."""
+    if isinstance(getattr(model, "head", None), SentenceHead):
+        raise ValueError(
+            "words as classes are not stored: save the model without them and name them again, or export it as a graph"
+        )
 
 
 def write_safetensors(path: Path, tensors: Tensors) -> Path:
@@ -77,6 +87,8 @@ def write_npz(path: Path, tensors: Tensors) -> Path:
 
 def describe_model(model: "ViT | ResNet | TimmClassifier", name: str = "") -> dict[str, Any]:
     """Return the `config.json` that a model is saved with: its config, its preprocessing and its class names."""
+    if not hasattr(model, "card") or not hasattr(model, "config"):
+        raise ValueError(f"expected a model of vitreous, got a {type(model).__name__}: pass what `load` returns")
     if has_registers(model):
         raise ValueError("test-time registers are not stored: save the model without, load it with test_time_registers")
     card, dense = card_of(model, name), getattr(model.config, "dense", "none") != "none"
@@ -85,6 +97,10 @@ def describe_model(model: "ViT | ResNet | TimmClassifier", name: str = "") -> di
     if (card.task == "segment") != dense:
         kind = "a dense head" if dense else "no dense head"
         raise ValueError(f"the model has {kind}, and its card says task={card.task!r}: set model.card.task")
+    classes = model.config.classes
+    if card.class_names is not None and len(card.class_names) != classes:
+        found = f"{len(card.class_names)} class names for {classes} outputs"
+        raise ValueError(f"the card has {found}: set model.card.class_names, to None if they are not known")
     own = {"version": VERSION, "config": asdict(model.config), **card.to_dict()}
     return {"vitreous": own, "num_classes": model.config.classes}
 
