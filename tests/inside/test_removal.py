@@ -121,7 +121,7 @@ def corner_model():
     torch.manual_seed(0)
     model = ViT(ViTConfig(image_size=24, patch_size=4, width=32, depth=2, heads=2, classes=3))
     optimiser = torch.optim.AdamW(model.parameters(), 3e-3)
-    for _ in range(120):
+    for _ in range(360):
         labels = torch.randint(3, (32,))
         optimiser.zero_grad()
         nn.functional.cross_entropy(model(planted(labels)), labels).backward()

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import torch
 import transformers
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFilter
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 170, 40), "blue": (40, 60, 220)}
@@ -31,6 +31,13 @@ def draw(shapes, generator):
     return image
 
 
+def hide(image, place, generator):
+    """Blur a shape at a place, as removal maps hide patches: by more or less."""
+    (x, y), blurred = place, image.filter(ImageFilter.GaussianBlur(generator.uniform(2, 6)))
+    box = (x - 1, y - 1, x + SIZE + 1, y + SIZE + 1)
+    image.paste(blurred.crop(box), box)
+
+
 def some_shapes(generator, count):
     """Different shapes at different places, shifted a little."""
     names = generator.choice(NAMES, count, replace=False)
@@ -50,8 +57,11 @@ def word_tokenizer():
     return encoder
 
 
-def train_siglip(folder, steps=700, batch=48):
-    """Train a SigLIP of transformers on images of one to three shapes, each caption true or false; write its folder."""
+def train_siglip(folder, steps=700, batch=48, hidden=False):
+    """Train a SigLIP of transformers on images of one to three shapes, each caption true or false; write its folder.
+
+    With `hidden`, a shape in every other image is blurred and counts as not there: else a red blur may be a red circle.
+    """
     torch.manual_seed(0)
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
     text = sizes | {"num_hidden_layers": 1, "vocab_size": 16, "max_position_embeddings": 4, "projection_size": 64}
@@ -66,8 +76,10 @@ def train_siglip(folder, steps=700, batch=48):
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 1.5e-3, steps)
     for _ in range(steps):
         drawn = [some_shapes(generator, int(generator.integers(1, 4))) for _ in range(batch)]
-        pixels = np.stack([np.asarray(draw(shapes, generator)) for shapes in drawn])
-        x = torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 127.5 - 1
+        images = [draw(shapes, generator) for shapes in drawn]
+        for image, shapes in zip(images[::2], drawn[::2], strict=True) if hidden else ():
+            hide(image, shapes.pop()[1], generator)
+        x = torch.from_numpy(np.stack([np.asarray(image) for image in images])).permute(0, 3, 1, 2).float() / 127.5 - 1
         wanted = torch.tensor([[float(name in dict(shapes)) for name in NAMES] for shapes in drawn])
         logits = model(input_ids=tokens, pixel_values=x).logits_per_image
         loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, wanted)
