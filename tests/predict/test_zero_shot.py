@@ -82,7 +82,7 @@ def test_the_map_of_a_red_circle_lies_on_the_red_circle(tmp_path):
     is computed from a sample of hidden patches: with few passes the test would judge the sample, not the map. The model
     has seen blurred shapes: one that has not may take a red blur for a red circle, and then hiding it changes nothing.
     """
-    model = trained(tmp_path, steps=400, hidden=True)
+    model = trained(tmp_path, hidden=True)
     generator = np.random.default_rng(16)
     covered = cells(CORNERS[0]).mean()
     highest, above = 0, 0
