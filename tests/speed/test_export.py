@@ -287,6 +287,15 @@ def test_an_opset_that_cannot_be_read_back_is_one_line(opset, tmp_path, monkeypa
     assert not list(tmp_path.iterdir())
 
 
+def test_a_full_disk_is_not_the_opsets_fault(tmp_path, monkeypatch):
+    def full(*given):
+        raise OSError("No space left on device")
+
+    monkeypatch.setitem(KINDS, "onnx", replace(KINDS["torch-export"], suffix=".onnx", needs=(), write=full))
+    with pytest.raises(OSError, match="No space left"):
+        export(made("class token"), tmp_path / "x.onnx", "onnx", opset=99)
+
+
 def test_a_graph_is_not_written_over_a_folder(tmp_path):
     (tmp_path / "x.pt2").mkdir()
     with pytest.raises(ValueError, match=r"x.pt2 is a folder: name a file that ends in .pt2"):

@@ -282,6 +282,19 @@ def test_a_field_is_missing_in_our_own_config(tmp_path, removed):
     refused(tmp_path, f"does not state {removed}")
 
 
+@pytest.mark.parametrize("head", ["project", 3, None, []])
+def test_a_head_of_another_kind_in_our_own_config(tmp_path, head):
+    """Read as no classifier, it would lose the names of the classes."""
+    for to in ("vitreous", "timm"):
+        model = model_of()
+        model.card = replace(model.card, class_names=("a", "b", "c"))
+        convert(model, tmp_path / to, to)
+        config = json.loads((tmp_path / to / "config.json").read_text())
+        config.setdefault("vitreous", {})["head"] = head
+        (tmp_path / to / "config.json").write_text(json.dumps(config))
+        refused(tmp_path / to, "config.json says head=.*expected one of classifier, projection, none")
+
+
 # --- conversion ---------------------------------------------------------------------------------------------
 
 

@@ -124,7 +124,7 @@ class _Intervention(Hook):
 def apply(name: str, change: Change, value: Tensor) -> Tensor:
     """Intervene on an internal: replace it by a tensor, or by a function of it."""
     changed = change(value) if callable(change) else change.to(value)
-    if isinstance(change, Tensor) and changed.ndim <= value.ndim:
+    if isinstance(change, Tensor):
         with suppress(RuntimeError):  # shapes that do not broadcast are an error below
             changed = changed.expand_as(value)
     if not isinstance(changed, Tensor) or changed.shape != value.shape:

@@ -105,7 +105,7 @@ def export(
             chosen.write(program, draft, output_name(model), json.dumps(own, ensure_ascii=False), opset or OPSET)
             graph = chosen.open(draft)
         except Exception as error:  # onnx, onnxscript and onnxruntime have each their own
-            if opset is None:
+            if opset in (None, OPSET) or isinstance(error, OSError):
                 raise
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             raise ValueError(f"opset {opset} cannot be written here: try {OPSET} ({reason:.200})") from error

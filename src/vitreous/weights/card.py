@@ -50,6 +50,8 @@ def shorten(names: Sequence[str], limit: int = 6, rest: str = "") -> list[str]:
 
 SAID = " (as you said)"
 """How the report marks what the user assumed."""
+HEADS = ("classifier", "projection", "none")
+"""What a model's outputs are: logits of classes, CLIP's embedding, or pooled features."""
 
 
 @dataclass(repr=False)
@@ -142,7 +144,7 @@ class Card:
     preprocess: Preprocess
     class_names: tuple[str, ...] | None = None  # one name for each class, or None if they are unknown
     head: str = "classifier"
-    """What the outputs are: `classifier`, `projection` (CLIP's embedding) or `none` (pooled features)."""
+    """What the outputs are, one of `HEADS`."""
     task: str = "classify"
     """What the outputs answer, one of `TASKS`: a class, several labels, numbers, or a class for each pixel."""
     thresholds: tuple[float, ...] | None = None

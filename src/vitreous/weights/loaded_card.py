@@ -43,8 +43,8 @@ def vit_card(
     else:
         preprocess = preprocessing(files, sidecar, config.size, config.channels, report, inside)
         shared = "clip" in report.format or "aimv2" in report.format
-        head = "projection" if shared and not config.head_bias and config.classes else "classifier"
-        head = own.get("head", head)
+        usual = "projection" if shared and not config.head_bias and config.classes else "classifier"
+        head = own.get("head", usual)
         names = class_names(files, sidecar, config.classes, report) if head == "classifier" else None
     answers = stated_task(sidecar, own, config) if kept else {}
     if any(key.startswith("head") for key in report.reinitialised):

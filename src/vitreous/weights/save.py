@@ -22,7 +22,7 @@ from vitreous.models.text import SentenceHead
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.runtime.files import write_arrays, write_atomic, write_json
-from vitreous.weights.card import card_of
+from vitreous.weights.card import HEADS, card_of
 from vitreous.weights.keymap import Tensors
 from vitreous.weights.safety import CheckpointError
 
@@ -121,6 +121,8 @@ def read_own(sidecar: Mapping[str, Any]) -> dict[str, Any]:
     while version in UPGRADES:
         own = UPGRADES[version](own)
         version += 1
+    if (head := own.get("head", "classifier")) not in HEADS:
+        raise CheckpointError(f"config.json says head={head!r:.40}, expected one of {', '.join(HEADS)}: get it again")
     return own
 
 
