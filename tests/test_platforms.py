@@ -44,7 +44,7 @@ def test_a_file_is_synced_through_a_handle_that_may_write(monkeypatch, tmp_path)
         return real(self, mode, *rest, **options)
 
     monkeypatch.setattr(pathlib.Path, "open", opened)
-    write_atomic(tmp_path / "x", lambda temporary: os.truncate(temporary, 3))
+    write_atomic(tmp_path / "x", lambda temporary: os.close(os.open(temporary, os.O_CREAT)))
     assert modes == ["r+b"]
 
 

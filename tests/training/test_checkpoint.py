@@ -1,6 +1,7 @@
 """Checkpoints: whole or not at all, proven by their hash, rotated."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -8,6 +9,9 @@ from safetensors.torch import load_file
 
 from vitreous.training import checkpoint
 from vitreous.training.checkpoint import RunPosition, latest, write
+from vitreous.training.config import TrainConfig
+from vitreous.training.run_folder import RunFolder
+from vitreous.weights import save
 
 
 class Held:
@@ -94,6 +98,25 @@ def test_what_a_killed_process_left_is_ignored_and_swept(tmp_path):
     assert latest(tmp_path)[0].update == 1
     put(tmp_path, 3)
     assert names(tmp_path) == [f"step-{n:09d}.{end}" for n in (1, 3) for end in ("json", "safetensors")]
+
+
+def test_a_file_that_a_library_makes_beside_its_own_is_swept_too(tmp_path, monkeypatch):
+    """safetensors 0.8 writes a file `.tmpXXXXXX` and moves it; a process killed meanwhile leaves both."""
+    whole, killed = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "killed")
+    real = save.save_file
+
+    def save_file(tensors, path, metadata):
+        path.with_name(".tmpeqr0yx").write_bytes(b"half")
+        shutil.copytree(whole.path, killed.path, dirs_exist_ok=True)
+        real(tensors, path, metadata=metadata)
+
+    monkeypatch.setattr(save, "save_file", save_file)
+    put(whole.checkpoints, 1)
+    save.write_safetensors(whole.model / "model.safetensors", {"weight": torch.zeros(2)})
+    assert len(list(killed.path.rglob(".tmpeqr0yx"))) == 2  # what was copied is what the kill leaves
+    checkpoint.remove_incomplete(killed.checkpoints)
+    killed.begin(TrainConfig(model="vit_femto_patch4_32", data="digits"))
+    assert [path.name for path in killed.path.rglob(".*")] == []
 
 
 @pytest.mark.parametrize("keep", [1, 2])

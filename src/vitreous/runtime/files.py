@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -60,22 +61,29 @@ def check_writable_folder(folder: Path, flag: str) -> None:
 
 
 def write_atomic(path: Path, write: Callable[[Path], object]) -> Path:
-    """Write a file atomically: `write` fills a temporary file next to `path`, which is then renamed in one step."""
+    """Write a file atomically: `write` fills a file in a temporary folder next to `path`, which is then moved there.
+
+    A library may write beside its file, as safetensors does: what a killed process leaves lies in that folder too.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent, ignore_cleanup_errors=True) as folder:
+        temporary = Path(folder, path.name)
         write(temporary)
         with temporary.open("r+b") as written:  # Windows cannot sync a file that is open for reading only
             os.fsync(written.fileno())
         umask = os.umask(0)
         os.umask(umask)
-        temporary.chmod(0o666 & ~umask)  # mkstemp creates private files; give ours the usual permissions
+        temporary.chmod(0o666 & ~umask)  # safetensors creates private files; give ours the usual permissions
         os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
     return path
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a folder with all that is in it, if it exists."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> Path:

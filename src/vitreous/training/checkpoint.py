@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -30,7 +29,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_distribu
 from torch.distributed.checkpoint.state_dict_saver import save as save_distributed
 
 from vitreous.runtime.distributed import Rank, World
-from vitreous.runtime.files import write_json
+from vitreous.runtime.files import remove, write_json
 from vitreous.training.parallel import local, seed_rank, shard_like
 from vitreous.weights.load import Model
 from vitreous.weights.save import write_safetensors
@@ -160,14 +159,14 @@ def write(folder: Path, state: TrainingState, position: RunPosition, keep: int =
     for part in world.gather(hashes):
         files |= part
     if world.first:
-        _remove(other_format)  # of this very step, written before the run resumed with another number of ranks
+        remove(other_format)  # of this very step, written before the run resumed with another number of ranks
         write_json(sidecar, {**asdict(position), "files": files})
         found = _sidecars(folder)
         this = found.index(sidecar)
         for old in found[:this] + found[this + keep :]:
             old.unlink(missing_ok=True)  # the .json first: what is left is then known to be incomplete
-            _remove(old.with_suffix(".safetensors"))
-            _remove(old.with_suffix(""))
+            remove(old.with_suffix(".safetensors"))
+            remove(old.with_suffix(""))
         remove_incomplete(folder)
     return path
 
@@ -226,7 +225,7 @@ def remove_incomplete(folder: Path) -> None:
     for path in folder.iterdir() if folder.is_dir() else ():
         unfinished = (path.suffix == ".safetensors" or path.is_dir()) and path.stem not in finished
         if path.name.startswith(".step-") or (path.name.startswith("step-") and unfinished):
-            _remove(path)
+            remove(path)
 
 
 def _sidecars(folder: Path) -> list[Path]:
@@ -234,19 +233,11 @@ def _sidecars(folder: Path) -> list[Path]:
     return sorted((p for p in folder.glob("step-*.json") if re.fullmatch(r"step-\d{9}", p.stem)), reverse=True)
 
 
-def _remove(path: Path) -> None:
-    """Remove a checkpoint's file or folder."""
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-
-
 def _write_shards(path: Path, state: TrainingState, world: World) -> dict[str, dict[str, Any]]:
     """Write a checkpoint's folder atomically, each rank its part; return the hash of each file that this rank wrote."""
     hidden = path.with_name(f".{path.name}")
     if world.first:
-        shutil.rmtree(hidden, ignore_errors=True)  # of a killed run
+        remove(hidden)  # of a killed run
         hidden.mkdir(parents=True)
     world.barrier()
     own = {RANK_PREFIX.format(world.rank) + name: value for name, value in state.rank_tensors().items()}
@@ -262,7 +253,7 @@ def _write_shards(path: Path, state: TrainingState, world: World) -> dict[str, d
         hashes[f"{path.name}/{file.name}"] = file_hash(file)
     world.barrier()
     if world.first:
-        shutil.rmtree(path, ignore_errors=True)  # damaged, else the run would not have come to this step again
+        remove(path)  # damaged, else the run would not have come to this step again
         hidden.rename(path)
     return hashes
 

@@ -17,7 +17,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from vitreous.data.images import ImageError
-from vitreous.runtime.files import write_json, write_text
+from vitreous.runtime.files import remove, write_json, write_text
 from vitreous.training.config import TrainConfig
 from vitreous.weights.runs import MODEL_FILE
 
@@ -26,7 +26,7 @@ LOCK_SECONDS = 0.1  # how long to try for the lock: a process that never began r
 FORMAT = 2
 """Version of `config.json`, written there as `format`. 0.1 wrote none."""
 NO_SPACE = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
-TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}")  # the name that `write_atomic` gives to an incomplete file
+TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}")  # the name that `write_atomic` gives to the folder of an incomplete file
 
 
 class LockedError(ValueError):
@@ -102,7 +102,7 @@ class RunFolder:
         for folder in (self.path, self.model, self.snapshots):
             for path in folder.glob(".*"):
                 if TEMPORARY.fullmatch(path.name):
-                    path.unlink(missing_ok=True)
+                    remove(path)
         kept = asked
         if settled is not None and asked.batch_size == "auto":
             kept = replace(settled, compile=asked.compile)  # which is off in `settled` if there is no compiler
