@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from conftest import noise
 from vitreous.inside.capture import capture
 from vitreous.inside.glossary import BLOCK, WHOLE
+from vitreous.inside.intervene import intervene
 from vitreous.models.hooks import HOOKS
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT
@@ -198,6 +199,43 @@ def test_gradients_of_chosen_heads_and_rows_are_a_part_of_all():
     for name in ("blocks.0.attention", "blocks.2.attention"):
         assert part[name].shape == (2, 2, 2, 17)
         torch.testing.assert_close(part.gradient(name), whole.gradient(name)[:, [2, 0]][:, :, [0, 5]])
+
+
+def test_the_gradient_of_attention_is_0_for_a_head_that_is_off_and_scaled_for_one_that_is_weighted():
+    model = build()
+    x = image(model)
+    weights = torch.ones(model.config.depth, model.config.heads)
+    weights[1, 0], weights[1, 1] = 0.0, 0.5
+    kept = {}
+
+    def keep(attention):
+        attention.retain_grad()
+        return kept.setdefault("attention", attention)
+
+    with intervene(model, head_weights=weights, replace={"blocks.1.attention": keep}):
+        model(x).sum().backward()
+    with capture(model, gradients=True) as seen, intervene(model, head_weights=weights):
+        model(x).sum().backward()
+    found = seen.gradient("blocks.1.attention")
+    torch.testing.assert_close(found, kept["attention"].grad)
+    assert found[:, 0].abs().max() == 0
+    assert found[:, 1].abs().max() > 0
+
+
+def test_a_change_in_place_does_not_reach_what_was_recorded_before_it():
+    model = build()
+    x = image(model)
+
+    def cut(tokens):
+        tokens[:, 0] = 0
+        return tokens
+
+    with torch.inference_mode():
+        with capture(model, "output", layers=[0]) as before:
+            model(x)
+        with capture(model, "output", layers=[0]) as seen, intervene(model, replace={"blocks.1.input": cut}):
+            model(x)
+    assert torch.equal(seen["blocks.0.output"], before["blocks.0.output"])
 
 
 def test_a_gradient_that_was_not_asked_for_says_so():

@@ -66,6 +66,42 @@ def test_relevance_against_the_papers_update_on_whole_matrices(name):
     assert largest > 1e-4
 
 
+CHANGES = {
+    "heads off": {"heads_off": [(0, 0), (1, 1)]},
+    "heads weighted": {"head_weights": torch.tensor([0.5])},
+    "mixed replaced": {"replace": {"blocks.1.mixed": lambda value: 0.25 * value}},
+    "patches off": {"patches_off": [1]},
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("change", CHANGES)
+def test_relevance_of_a_changed_model_against_autograd(name, change):
+    """A head that is off has no evidence: the gradient of its attention is 0, whatever its `mixed` would do."""
+    model = family(name).double()
+    x, tokens, options = images(model), model.layout.tokens, dict(CHANGES[change])
+    if "head_weights" in options:
+        options["head_weights"] = options["head_weights"].expand(model.config.depth, model.config.heads)
+    with intervene(model, **options):
+        attention, gradients, row = explicit(model, x, target=1)
+        found, one = relevance(model, x, 1), gradient_attention(model, x, 1, layer=1)
+        by_class = class_evidence(model, x[:1], [1], layer=1)
+    total = torch.eye(tokens).double().expand(2, tokens, tokens)
+    for weights, gradient in zip(attention, gradients, strict=True):
+        positive = (gradient * weights).clamp_min(0).mean(dim=1)
+        total = total + positive @ total
+    total = total - torch.eye(tokens) if model.attn_pool is None else total
+    expected = model.layout.to_grid(torch.einsum("b t, b t s -> b s", row, total))
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(by_class.relevance, expected[:1])
+    matrix = (attention[1] * gradients[1]).clamp_min(0).mean(dim=1)
+    expected = model.layout.to_grid(torch.einsum("b t, b t s -> b s", row, matrix))
+    torch.testing.assert_close(one, expected)
+    torch.testing.assert_close(by_class.gradient_attention, expected[:1])
+    if change == "heads off":
+        assert by_class.head_importance[0, 1, 1] == 0
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("layer", [-1, 1])
 def test_gradient_attention_against_autograd(name, layer):

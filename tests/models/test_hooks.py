@@ -5,7 +5,7 @@ import threading
 import torch
 from torch import nn
 
-from vitreous.models.hooks import HOOKS, Hook, activate, hook, hooked_attention, hooks_active, masked, scaled
+from vitreous.models.hooks import HOOKS, Hook, Turn, activate, hook, hooked_attention, hooks_active, masked, scaled
 
 MODULE = nn.Identity()
 
@@ -25,7 +25,7 @@ class Double(Hook):
 
 
 class Record(Double):
-    records = True
+    turn = Turn.RECORD
 
     def __init__(self):
         super().__init__()
@@ -47,14 +47,14 @@ def test_without_a_hook_the_value_is_returned_itself():
 
 def test_recording_hooks_see_the_changed_value_whichever_was_activated_first():
     for first, second in ((Record(), Double()), (Double(), Record())):
-        record = first if first.records else second
+        record = first if first.turn is Turn.RECORD else second
         with activate(first), activate(second):
             assert hook(MODULE, "x", torch.ones(1)) == 2
         assert record.values["x"] == 2
 
 
 class Anew(Hook):
-    recomputes = True
+    turn = Turn.ANEW
 
     def on_value(self, module, name, value):
         return torch.ones(1)

@@ -5,7 +5,7 @@ import torch
 from fused_models import FAMILIES, distance, made
 from torch import nn
 
-from vitreous.models.hooks import Hook, activate
+from vitreous.models.hooks import Hook, Turn, activate
 from vitreous.speed.fused_forward import fits, fits_own_attention, fused_forward, pack, packed_forward
 from vitreous.speed.onednn import PackedLinear, onednn_available
 from vitreous.speed.weight_folding import fold
@@ -55,7 +55,7 @@ def test_a_network_with_gelus_tanh_form_keeps_it(fused_gelu):
 class Bystander(Hook):
     """A hook that changes nothing."""
 
-    records = True
+    turn = Turn.RECORD
 
 
 @needs_onednn

@@ -12,14 +12,14 @@ import html
 import operator
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import SupportsIndex
 
 import torch
 from torch import Tensor, nn
 
 from vitreous.inside.glossary import BLOCK, POOL, WHOLE, full_name
-from vitreous.models.hooks import Hook, activate, masked, scaled
+from vitreous.models.hooks import Hook, Turn, activate, masked, scaled
 from vitreous.models.vit import ViT
 from vitreous.runtime.device import pick_device
 
@@ -36,6 +36,8 @@ class Internals(Mapping[str, Tensor]):
     ) -> None:
         self.layers, self.heads, self.queries = tuple(layers), heads, queries
         self._values: dict[str, Tensor] = {}
+        self.weighted: dict[str, Tensor] = {}
+        """With gradients: attention times values by the full name of `mixed`, before an intervention changed it."""
 
     def __repr__(self) -> str:
         if not self._values:
@@ -84,26 +86,35 @@ class Internals(Mapping[str, Tensor]):
     def gradient(self, name: str) -> Tensor:
         """Return the gradient of a captured internal after `backward`; needs `capture(…, gradients=True)`.
 
-        For attention it is dA = dO vᵀ, from the gradient of `mixed`: the fused kernel can stay.
+        For attention it is dA = dO vᵀ, from the gradient of O = A v, so that the fused kernel can stay: of `mixed`, but
+        before an intervention changed that.
         """
         if name.endswith(".attention"):
             wanted, block = self[name].shape, name.removesuffix("attention")
-            whole = self.gradient(block + "mixed") @ self[block + "v"].detach().transpose(-2, -1)
+            product = self.weighted.get(block + "mixed", self[block + "mixed"])
+            whole = self._gradient(name, product) @ self[block + "v"].detach().transpose(-2, -1)
             return self.select(whole).reshape(wanted)
-        gradient = self[name].grad
+        return self._gradient(name, self[name])
+
+    def _gradient(self, name: str, value: Tensor) -> Tensor:
+        """Return the gradient that `backward` left at the value of a captured internal, or say why there is none."""
+        gradient = value.grad
         if gradient is None:
             if name.endswith(".scores"):
                 raise ValueError(
                     "scores are not part of the fused forward pass and have no gradient: use the gradient of attention"
                 )
-            raise ValueError(f"{name} has no gradient: capture with gradients=True and call backward first")
+            raise ValueError(
+                f"{name} has no gradient: capture with gradients=True and call backward first, "
+                "and replace nothing that follows by a constant"
+            )
         return gradient
 
 
 class _Recorder(Hook):
     """The hook that records the requested internals."""
 
-    records = True
+    turn = Turn.RECORD
 
     def __init__(
         self,
@@ -133,7 +144,7 @@ class _Recorder(Hook):
         return value
 
     def on_attention(self, module: nn.Module, q: Tensor, k: Tensor, mask: Tensor | None) -> None:
-        """Compute scores and attention for the requested heads and rows: `[b h q t]`."""
+        """Capture scores and attention of the requested heads and rows, computed from q and k: `[b h q t]`."""
         if module is self.pool and self.names & {"pool.scores", "pool.attention"}:
             scores = masked(scaled(q) @ k.transpose(-2, -1), mask)
             for name, value in (("pool.scores", scores), ("pool.attention", scores.softmax(dim=-1))):
@@ -170,6 +181,24 @@ class _Recorder(Hook):
         if value.untyped_storage().nbytes() > 1.2 * value.nbytes:  # a view, such as q in qkv, would keep the rest alive
             value = value.clone()
         self.internals._values[name] = value
+
+
+class _Weighted(Hook):
+    """The hook that keeps attention times values in the graph, as the captured attention gave it."""
+
+    turn = Turn.UNCHANGED
+
+    def __init__(self, recorder: _Recorder) -> None:
+        self.recorder, self.model = recorder, recorder.model
+
+    def on_value(self, module: nn.Module, name: str, value: Tensor) -> Tensor:
+        known, kept = self.recorder, self.recorder.internals.weighted
+        if name == "mixed" and value.requires_grad:
+            prefix = "pool." if module is known.pool else known.prefixes.get(id(module))
+            if prefix is not None:
+                value.retain_grad()
+                kept[prefix + name] = value
+        return value
 
 
 def as_slice(indices: Sequence[int]) -> slice | Sequence[int]:
@@ -236,8 +265,9 @@ def capture(
         raise ValueError(
             f"no internal is called {', '.join(sorted(map(str, strange)))}; there are {', '.join(sorted(known))}"
         )
-    if gradients and "attention" in wanted:
-        wanted |= {"v", "mixed"}
+    if gradients:
+        for prefix in ("", "pool."):
+            wanted |= {f"{prefix}v", f"{prefix}mixed"} if f"{prefix}attention" in wanted else set()
     depth, count = plain.config.depth, plain.config.heads
     chosen = sorted(set(all_within(range(depth) if layers is None else layers, depth, "block")))
     if heads is not None:
@@ -246,7 +276,8 @@ def capture(
         queries = all_within(queries, plain.layout.tokens, "token")
     internals = Internals(chosen, heads, queries)
     recorder = _Recorder(plain, wanted, internals, gradients, None if to is None else pick_device(to))
-    with activate(recorder), plain_running(compiled):
+    weighted = activate(_Weighted(recorder)) if gradients else nullcontext()
+    with activate(recorder), weighted, plain_running(compiled):
         yield internals
 
 

@@ -122,8 +122,8 @@ class _Intervention(Hook):
 
 
 def apply(name: str, change: Change, value: Tensor) -> Tensor:
-    """Intervene on an internal: replace it by a tensor, or by a function of it."""
-    changed = change(value) if callable(change) else change.to(value)
+    """Intervene on an internal: replace it by a tensor, or by a function of it, which may change what it is given."""
+    changed = change(value.clone()) if callable(change) else change.to(value)
     if isinstance(change, Tensor):
         with suppress(RuntimeError):  # shapes that do not broadcast are an error below
             changed = changed.expand_as(value)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vitreous.inside.capture import underneath
 from vitreous.inside.gradients import Target, class_score, differentiable
-from vitreous.models.hooks import Hook, activate
+from vitreous.models.hooks import Hook, Turn, activate
 from vitreous.models.vit import MLP, ViT
 
 
@@ -35,7 +35,7 @@ def pruned_gradients(model: nn.Module, x: Tensor, target: Target = None) -> Tens
 
 
 def token_parts(model: nn.Module, x: Tensor, target: Target = None) -> Tensor:
-    """Compute gradient × token of the tokens that enter each block: images `[b c H W]` → `[layers b t]`.
+    """Compute pruned gradients × tokens, for the tokens that enter each block: images `[b c H W]` → `[layers b t]`.
 
     What a dense head has read of earlier blocks counts there, too.
     """
@@ -55,7 +55,7 @@ def token_parts(model: nn.Module, x: Tensor, target: Target = None) -> Tensor:
 class _Passed(Hook):
     """The hook that keeps the values which the blocks pass on, as they are after any intervention."""
 
-    records = True
+    turn = Turn.RECORD
 
     def __init__(self, model: ViT) -> None:
         self.blocks = {id(block) for block in model.blocks}
@@ -77,7 +77,7 @@ class _Passed(Hook):
 class _Pruning(Hook):
     """The hook that makes attention weights, deviations and gates constants."""
 
-    recomputes = True
+    turn = Turn.ANEW
 
     def __init__(self, model: ViT, passed: _Passed) -> None:
         self.model: ViT = model
@@ -109,7 +109,7 @@ class _Pruning(Hook):
         return value
 
     def gated(self, mlp: nn.Module, value: Tensor) -> Tensor:
-        """The activation of an MLP with a constant gate."""
+        """Compute the activation of an MLP for pruned gradients: its gate is a constant."""
         assert isinstance(mlp, MLP)
         last = self.passed.last
         assert last is not None
@@ -132,6 +132,6 @@ def pruned_norm(norm: nn.Module, x: Tensor) -> Tensor:
 
 
 def pruned_gate(hidden: Tensor, value: Tensor) -> Tensor:
-    """Compute an activation as its input times a gate without gradient: GELU(h) = h · Φ(h)."""
+    """Compute an activation for pruned gradients: its input times a gate without gradient, GELU(h) = h · Φ(h)."""
     gate = torch.where(hidden.abs() > 1e-6, value / torch.where(hidden == 0, 1.0, hidden), 0.5)
     return hidden * gate.detach()

@@ -46,19 +46,19 @@ def relevance(model: nn.Module, x: Tensor, target: Target = None) -> Tensor:
     torch.Size([2, 8, 8])
     """
     plain, _ = underneath(model)
-    internals, gradients = _gradients(model, x, target)
+    internals, gradients, _ = _gradients(model, x, target)
     start = _row_read(plain, internals, gradients)
     return _carried(plain, start, (matrix for _, matrix in _weighted_attention(plain, internals, gradients)))
 
 
 def gradient_attention(model: nn.Module, x: Tensor, target: Target = None, *, layer: int | None = None) -> Tensor:
-    """Compute one layer's gradient × attention, (∇A ⊙ A)⁺, for a class: `[b c H W]` → `[b rows columns]`.
+    """Compute each patch's relevance for a class, through one layer alone: `[b c H W]` → `[b rows columns]`.
 
-    The row is the one that the head reads: the class token's, the mean of the patches', or the attention pool's. The
-    layer is by default the last that the head reads.
+    This is gradient × attention, (∇A ⊙ A)⁺. The row is the one that the head reads: the class token's, the mean of the
+    patches', or the attention pool's. The layer is by default the last that the head reads.
     """
     plain, _ = underneath(model)
-    internals, gradients = _gradients(model, x, target, layers=[plain.config.last_read if layer is None else layer])
+    internals, gradients, _ = _gradients(model, x, target, layers=[plain.config.last_read if layer is None else layer])
     ((_, matrix),) = _weighted_attention(plain, internals, gradients)
     return plain.layout.to_grid(_times(_row_read(plain, internals, gradients), matrix))
 
@@ -77,7 +77,7 @@ def class_evidence(model: nn.Module, x: Tensor, classes: Sequence[int], *, layer
     if len(x) != 1:
         raise ValueError(f"expected one image [1 c H W], got {tuple(x.shape)}")
     plain, _ = underneath(model)
-    internals, gradients = _gradients(model, x, classes)
+    internals, gradients, slopes = _gradients(model, x, classes)
     start, wanted = (
         _row_read(plain, internals, gradients),
         internals.layers[plain.config.last_read if layer is None else layer],
@@ -92,8 +92,8 @@ def class_evidence(model: nn.Module, x: Tensor, classes: Sequence[int], *, layer
 
     through = _carried(plain, start, matrices())
     mixed = [internals[full_name("mixed", number)].detach() for number in internals.layers]
-    slopes = head_slopes(mixed, gradients[: len(mixed)]).transpose(0, 1)  # [classes layers heads]
-    return ClassEvidence(through, plain.layout.to_grid(rows[0]), slopes)
+    importance = head_slopes(mixed, slopes[: len(mixed)]).transpose(0, 1)  # [classes layers heads]
+    return ClassEvidence(through, plain.layout.to_grid(rows[0]), importance)
 
 
 def _times(row: Tensor, matrix: Tensor) -> Tensor:
@@ -111,11 +111,12 @@ def _carried(model: ViT, start: Tensor, matrices: Iterator[Tensor]) -> Tensor:
 
 def _gradients(
     model: nn.Module, x: Tensor, target: Target, layers: Sequence[int] | None = None
-) -> tuple[Internals, list[Tensor]]:
-    """Run forward and backward for relevance: internals, and the gradient of the logit at each layer's mixed values.
+) -> tuple[Internals, list[Tensor], list[Tensor]]:
+    """Run forward and backward for relevance: internals, and the logit's gradients at each layer's attention × values.
 
     Gradients are `[b h t k]`, that of an attention pool comes last. One image may have several classes, which then take
-    the place of b.
+    the place of b. The first gradients are at what attention gave, for the gradient of attention itself; the second at
+    `mixed`, which an intervention may have made of it.
     """
     plain, _ = underneath(model)
     pooled = pooled_by(plain)
@@ -125,10 +126,12 @@ def _gradients(
     ):
         logits = model(x)
         classes = target if len(x) == 1 and isinstance(target, Sequence) else [target]
-        mixed = [seen[full_name("mixed", layer)] for layer in seen.layers] + ([seen["pool.mixed"]] if pooled else [])
+        mixed = [full_name("mixed", layer) for layer in seen.layers] + (["pool.mixed"] if pooled else [])
+        values = [seen.weighted[name] for name in mixed] + [seen[name] for name in mixed]
         scores = [class_score(logits, each) for each in classes]
-        found = [torch.autograd.grad(each, mixed, retain_graph=True, materialize_grads=True) for each in scores]
-    return seen, [torch.cat(each) for each in zip(*found, strict=True)]
+        found = [torch.autograd.grad(each, values, retain_graph=True, materialize_grads=True) for each in scores]
+    gradients = [torch.cat(each) for each in zip(*found, strict=True)]
+    return seen, gradients[: len(mixed)], gradients[len(mixed) :]
 
 
 def _row_read(model: ViT, internals: Internals, gradients: Sequence[Tensor]) -> Tensor:

@@ -3,26 +3,36 @@
 The model names its internals where it computes them: `q = hook(self, "q", q)`. Without an active hook that returns the
 value itself. An active `Hook` (`inside.capture`, `inside.intervene`) may record the value or return another. Active
 hooks are kept in a context variable, not in the model: threads do not share them, and nothing remains in the module.
-Hooks that compute a value anew run first, then those that change it, then those that record: no change is lost, and a
-recording shows what the network computed with.
+Hooks act in turns (`Turn`), whichever was activated first: no change is lost, and a recording shows what the network
+computed with.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from enum import IntEnum
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 
+class Turn(IntEnum):
+    """When a hook gets a value, among the hooks that are active."""
+
+    ANEW = 0
+    """First: it computes the value anew, whatever it was."""
+    UNCHANGED = 1
+    """It sees the value as the network computed it, and changes nothing."""
+    CHANGE = 2
+    RECORD = 3
+    """Last: it sees the value that continues through the network, and changes nothing."""
+
+
 class Hook:
     """Base of hooks, called with the named internals of every model that runs while it is active; does nothing."""
 
-    records = False
-    """Whether it only records: recording hooks run after those that change values."""
-    recomputes = False
-    """Whether it computes values anew, whatever they were: such hooks run before those that change values."""
+    turn = Turn.CHANGE
     model: nn.Module | None = None
     """The model whose internals it records or changes, and not those of a copy; None: of whichever model runs."""
 
@@ -35,7 +45,7 @@ class Hook:
         return False
 
     def on_attention(self, module: nn.Module, q: Tensor, k: Tensor, mask: Tensor | None) -> None:
-        """Take queries and keys where the fused kernel is used; the attention matrix can be computed from them."""
+        """Let a hook take queries and keys where the fused kernel runs: the attention matrix follows from them."""
 
 
 HOOKS: ContextVar[tuple[Hook, ...]] = ContextVar("HOOKS", default=())
@@ -44,7 +54,7 @@ HOOKS: ContextVar[tuple[Hook, ...]] = ContextVar("HOOKS", default=())
 @contextmanager
 def activate(added: Hook) -> Iterator[None]:
     """Activate a hook for this thread, and remove that same hook at the end, whichever others were added meanwhile."""
-    HOOKS.set(tuple(sorted((*HOOKS.get(), added), key=lambda each: each.records - each.recomputes)))
+    HOOKS.set(tuple(sorted((*HOOKS.get(), added), key=lambda each: each.turn)))
     try:
         yield
     finally:

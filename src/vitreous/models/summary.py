@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from vitreous.models.hooks import Hook, activate
+from vitreous.models.hooks import Hook, Turn, activate
 from vitreous.models.timm_classifier import TimmClassifier, TimmConfig, flops_by_torch
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
@@ -84,7 +84,7 @@ class FlopCounter(TorchFunctionMode):
 
 
 def _assembled(model: Model) -> str:
-    """Say for a trace what the embedding adds to the patches: prefix tokens and positions."""
+    """Say in the summary of a model's shapes what the embedding adds to the patches: prefix tokens and positions."""
     config: Any = model.config
     parts = {"class token": config.class_token, "registers": config.registers, "positions": config.position != "none"}
     return f"with {' and '.join(held)}" if (held := [name for name, has in parts.items() if has]) else "first tokens"
@@ -127,7 +127,7 @@ def trace(model: Model) -> Rows:
 class _FirstValues(Hook):
     """Keep the first value of each name for the trace of shapes: of the blocks, those of block 0."""
 
-    records = True
+    turn = Turn.RECORD
 
     def __init__(self) -> None:
         self.values: dict[str, Tensor] = {}
