@@ -43,7 +43,7 @@ from vitreous.predict.tables import (
     table_schema,
 )
 from vitreous.runtime.distributed import Rank, this_rank
-from vitreous.runtime.files import write_atomic, write_json
+from vitreous.runtime.files import remove, write_atomic, write_json
 from vitreous.weights.load import Model
 
 Row = TypeVar("Row")
@@ -166,7 +166,7 @@ class PartsFolder:
         for path in self.folder.glob(".*"):
             number = re.match(r"\.part-(\d+)\.parquet\.", path.name)
             if int(number[1]) % rank.world_size == rank.rank if number else rank.first and MANIFEST in path.name:
-                path.unlink(missing_ok=True)
+                remove(path)
 
     def fill(
         self,
@@ -257,7 +257,7 @@ def embed_job(
     merge: int = 0,
     tokens: bool = False,
 ) -> PartsJob[tuple[str, Tensor | ImageError]]:
-    """Make the job that writes features in parts: columns image, features (a list) and error.
+    """Make the `PartsJob` whose Parquet parts hold features: columns image, features (a list) and error.
 
     With `tokens`, features are those of all patches, flattened, after columns rows and columns.
     """
@@ -281,7 +281,7 @@ def embed_job(
 
 
 def token_part_size(model: Model, precision: str) -> int:
-    """Return how many images' patch features go into a part: a power of two, up to 1,024."""
+    """Return how many images each Parquet part of patch features holds: a power of two, up to 1,024."""
     each = math.prod(patch_shape(model)) * stored_dtype(precision).itemsize
     return min(PART_SIZE, 1 << max(0, (TOKEN_BYTES // each).bit_length() - 1))
 
@@ -296,9 +296,10 @@ def classify_job(
     compute: Compute | None = None,
     merge: int = 0,
 ) -> PartsJob[Answer | ImageError]:
-    """Make the job that writes answers in parts: image, class_name, index, probability, error; lists of the `top`.
+    """Make the `PartsJob` whose Parquet parts hold answers: columns image, class_name, index, probability and error.
 
-    Several labels and numbers have the columns of `answer_fields`; masks are files of their own (`segmentation.py`).
+    If `top` is more than 1, lists of the names and probabilities of so many classes are added. Several labels and
+    numbers have the columns of `answer_fields`; masks are files of their own (`segmentation.py`).
     """
     sizes: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
     rows_of = partial(classify_each, model=model, top=top, compute=compute, **sizes)
