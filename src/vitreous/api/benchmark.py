@@ -36,7 +36,7 @@ class Benchmark:
         return {**self.environment, "results": [asdict(result) for result in self.results]}
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write what `vitreous.benchmark` measured: `benchmark.json`, `benchmark.png` and `benchmark.svg`."""
+        """Save what `vitreous.benchmark` returned in Python: `benchmark.json`, `benchmark.png` and `benchmark.svg`."""
         folder, about = Path(folder), self.environment
         panels = [
             Panel(

@@ -35,16 +35,16 @@ class Comparison:
 
     @property
     def page(self) -> Path:
-        """The path of the page that `compare` wrote."""
+        """The path of the page that a Python call of `vitreous.compare` wrote."""
         return self.folder / COMPARISON_PAGE
 
     @property
     def table(self) -> str:
-        """The tables and verdicts of `compare` as text."""
+        """The tables and verdicts of a Python call of `vitreous.compare`, as text."""
         return "\n\n".join(as_text(table) for table in self.tables)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the results of `compare` as `comparison.json` holds them."""
+        """Convert the object that `vitreous.compare` returned to the dictionary that `comparison.json` holds."""
         return {"title": self.title, "command": self.command, "tables": list(self.tables)}
 
     def __repr__(self) -> str:
@@ -154,7 +154,7 @@ class _Job:
     compiled: bool
 
     def say(self, line: str) -> None:
-        """Pass a message of `compare` on to the user."""
+        """Pass a message on to the listeners that a Python call of `vitreous.compare` was given."""
         Listeners(self.listeners).log(line)
 
     def compare(
@@ -186,9 +186,9 @@ def _in_words(table: Mapping[str, Any]) -> ComparedDataset:
 def _run_named(
     name: str, folder: Path, data: str | None, settings: Mapping[str, Any], job: _Job
 ) -> tuple[str, list[ComparedDataset]]:
-    """Run `compare` on each dataset of a named study, or on the one that `data` names; each has a folder of its own.
+    """Carry out a call of `vitreous.compare` with a named study: for each of its datasets, or for the one in `data`.
 
-    A dataset that is neither on this machine nor downloadable is reported, and the others go on.
+    Each has a folder of its own. One that is neither on this machine nor downloadable is reported; the others go on.
     """
     if name not in STUDIES:
         raise ValueError(f"no study is called {name!r}: the studies are {', '.join(STUDIES)}")

@@ -114,7 +114,7 @@ def find_concepts(
 
 @contextmanager
 def _evaluation_mode(model: Model) -> Iterator[None]:
-    """Run a model in evaluation mode, without dropout, while concepts are found; then each module is as it was."""
+    """Hold the model in evaluation mode, without dropout, for a `vitreous.find_concepts` call; then restore modules."""
     trained = [module for module in model.modules() if module.training]
     model.eval()
     try:

@@ -111,7 +111,7 @@ def write_site(
 
 
 def _begin_view(begin: Callable[[str], object], name: str, view: str) -> None:
-    """Say which view of which photograph of the site that `explore` writes is computed next."""
+    """Report to the Python caller which view of which photograph of the explorer's static site is computed next."""
     begin(f"{name}: {view}")
 
 

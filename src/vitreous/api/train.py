@@ -55,7 +55,7 @@ class TrainingRun:
 
     @property
     def task(self) -> str:
-        """What `train` or `finetune` taught the model: classify, multilabel, regress or segment."""
+        """The task of a run that `vitreous.train` or `finetune` returned: classify, multilabel, regress or segment."""
         # numbers that are the same for all held-out images have no R²
         return next((task for task, scores in SCORES.items() if scores.main in self.result), "regress")
 
@@ -87,7 +87,7 @@ class TrainingRun:
 
     @property
     def page(self) -> Path:
-        """The HTML page of what `train` or `finetune` did: curves, mistakes, snapshots of the internals, settings."""
+        """The HTML page that `vitreous.train` or `finetune` wrote: curves, mistakes, internals, settings."""
         return self.folder / RUN_PAGE
 
     @cached_property
@@ -153,7 +153,10 @@ def train(
 
 
 def _suited_to(settings: dict[str, Any], data_root: str | Path | None) -> tuple[TrainConfig, str]:
-    """Choose the config of `vitreous.train` for the user's own images, and say what was chosen; settings come first."""
+    """Complete a Python call of `vitreous.train` without a recipe by what suits the user's own images.
+
+    Return the config, in which settings come first, and a line that says what was chosen.
+    """
     asked = TrainConfig().with_settings(**settings)
     images, _ = open_data(asked, Path(data_root) if data_root is not None else None)
     if not isinstance(images, ImageDataset):  # a stream

@@ -274,7 +274,10 @@ def optimized(precision: str | None = None) -> Callable[[Material], Compute]:
 
 
 def learning(residual: torch.dtype | None) -> Callable[[Material], Compute]:
-    """Build the contender that is our model as `train --fused` runs it, compiled."""
+    """Build the contender that is our model with its fused forward pass, compiled.
+
+    It is what `train --fused` runs; `residual` is the precision of the tokens between blocks.
+    """
 
     def start(material: Material) -> Compute:
         model = material.module("vitreous")

@@ -102,7 +102,7 @@ def run_benchmark(
 
 
 def check(name: str, logits: Tensor, truth: Tensor, precision: str) -> float:
-    """Check a contender's logits before a benchmark runs: the difference from ours in fp32; raise if it is too large.
+    """Check logits before the benchmark is run: return their difference from ours in fp32; raise if it is too large.
 
     >>> round(check("timm", torch.tensor([1.0, 2.0002]), torch.tensor([1.0, 2.0]), "bf16"), 4)
     0.0001
@@ -179,7 +179,10 @@ def _build(
 
 
 def _forward(run: Compute, x: Tensor, setting: Setting) -> Tensor:
-    """Run a contender once, as the benchmark times it: with gradients for a training step."""
+    """Run a model once before the benchmark's timed runs, for the logits that are checked.
+
+    It runs as it is timed: with gradients for a training step.
+    """
     if setting.train:  # with gradients, so that what is compiled here is what a step runs
         with torch.autocast(setting.device.type, setting.dtype, enabled=setting.precision != "fp32"):
             return run(x).detach()
@@ -201,7 +204,10 @@ def _call(run: Compute, module: nn.Module | None, x: Tensor, setting: Setting) -
 
 
 def _peak(call: Call, module: nn.Module | None, contender: Contender, setting: Setting) -> int | None:
-    """Measure the peak bytes of one call while a benchmark runs, with its model's own; others' models do not count."""
+    """Measure the peak memory of a model that the benchmark runs: bytes of one call, with those of its own weights.
+
+    Other models that are in memory do not count. None if it cannot be measured.
+    """
     call()
     if setting.device.type != "cuda" or (contender.mode == "graph" and not setting.train) or module is None:
         return None
@@ -215,7 +221,7 @@ def _peak(call: Call, module: nn.Module | None, contender: Contender, setting: S
 
 
 def bytes_held(module: nn.Module, train: bool) -> int:
-    """Count the bytes of a contender's weights while a benchmark runs it, and in training of its optimiser's state."""
+    """Count the bytes that a model holds while the benchmark runs it: weights and, to train, optimiser state."""
     weights = sum(parameter.nbytes for parameter in module.parameters())
     learning = sum(parameter.nbytes for parameter in module.parameters() if parameter.requires_grad)
     return weights + (STATES * learning if train else 0)

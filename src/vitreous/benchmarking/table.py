@@ -51,7 +51,10 @@ class BenchmarkResult:
 
     @property
     def images_at_ceiling(self) -> float:
-        """Images a second at the hardware's limit, for a benchmark's table."""
+        """The figure that a benchmark's table states below its rows as their limit: images a second.
+
+        It counts the FLOPs of the whole network, at the rate of the fastest matrix product.
+        """
         return self.ceiling / self.flops
 
     @property

@@ -85,7 +85,7 @@ def rotated(names: Sequence[str], turn: int) -> list[str]:
 
 
 def noise(spreads: Mapping[str, float], load: float | None, cores: int) -> list[str]:
-    """List the warnings of a benchmark: noisy timings, and a busy machine.
+    """List what makes timings unreliable, as warnings: a wide spread, and a busy machine.
 
     >>> noise({"timm": 0.02, "vitreous": 0.04}, load=0.1, cores=2)
     []

@@ -208,7 +208,7 @@ def _print_tables(answers: list[Answer], top: int, probability: str = "probabili
 
 
 def _one(answer: Answer, top: int, probability: str) -> list[list[str]]:
-    """Return classify's table for one image, the header first."""
+    """Lay out the table that the command `classify` prints for one image, the header first."""
     if answer.numbers is not None:
         return [["number", "value"], *map(list, answer.rows())]
     if answer.shares is not None:

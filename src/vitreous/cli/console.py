@@ -89,12 +89,12 @@ class Estimate:
         self.status.stop()
 
     def begin(self, what: str) -> None:
-        """Begin with the next part of slow work whose progress is shown; estimates count from here."""
+        """Show on the console which part of slow work is next; estimates count from here."""
         self.what, self.since, self.done = what, time.monotonic(), 0
         self.status.update(what)
 
     def __call__(self, done: int, total: int) -> None:
-        """Show that `done` of `total` steps are done."""
+        """Print on the console that `done` of `total` steps are done, and how long the others will take."""
         if done <= self.done:  # once more from the start
             self.since = self.called
         self.done, self.called = done, time.monotonic()
@@ -102,13 +102,13 @@ class Estimate:
             self.say(f"{done:,} of {total:,}, {time_left(self.called - self.since, done, total)}")
 
     def track(self, items: Iterable[Item], total: int) -> Iterator[Item]:
-        """Yield items as they are done, and show as progress how many of `total` they are."""
+        """Yield items as they are done, and print on the console how many of `total` they are."""
         for done, item in enumerate(items, 1):
             self(done, total)
             yield item
 
     def say(self, text: str) -> None:
-        """Show a line of progress on the console; a log gets one only if the last is some seconds old."""
+        """Print a line on the console of a command at work; a log gets one only if the last is some seconds old."""
         self.status.update(f"{self.what}: {text}")
         if not self.console.is_terminal and self.pace.is_due():
             self.console.print(f"{self.what}: {text}", style="dim", markup=False)
@@ -146,7 +146,10 @@ def write_folder(
     console: Console,
     as_json: bool = False,
 ) -> None:
-    """Write this process's parts with a progress bar on the console; the first process prints a summary."""
+    """Write this process's parts of a folder, and print on the console how far it is and what came of it.
+
+    Of several processes, the first one alone prints the problems and the summary.
+    """
     from vitreous.predict.parts import write_parts
 
     if not images and problems:

@@ -150,7 +150,7 @@ def parse(command: str, words: Sequence[str], function: Callable[..., Any]) -> N
 
 
 def _unknown(command: str) -> str:
-    """Write the error for an unknown command, with the nearest ones."""
+    """Write the error for a word that is none of `COMMANDS`: the nearest ones, or that the command comes first."""
     if command.startswith("-"):
         return f"the command comes before {command}, as in vitreous classify {command}"
     if Path(command).exists() or command.startswith(("http://", "https://")):

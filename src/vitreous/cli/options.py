@@ -60,7 +60,7 @@ class ModelOptions:
     """Crop, squash or pad images of other sides than the model's; by default as it was trained."""
 
     def load(self, console: Console | None = None) -> Model:
-        """Load the model that the flags name, and print on `console` what makes its answers doubtful."""
+        """Load the model that a command's options name, and print on `console` what makes its answers doubtful."""
         from dataclasses import replace
 
         from vitreous.data.preprocess import STATISTICS
@@ -92,5 +92,5 @@ SharedModel = Annotated[ModelOptions, tyro.conf.arg(name="")]  # flags without a
 
 
 def is_folder(output: Path) -> bool:
-    """Return whether the flag `-o` names a folder of parts: a name without a suffix, or an existing folder."""
+    """Return whether a command's option `-o` names a folder: a name without a suffix, or an existing folder."""
     return not output.suffix or output.is_dir()

@@ -70,7 +70,7 @@ STRAY = {
 
 
 def welcome() -> str:
-    """Return the welcome screen.
+    """Return the welcome screen, the usage of `vitreous` as a whole: first steps, and what each command does.
 
     >>> print(welcome().splitlines()[3])
       vitreous explain              write a page of what the packaged model sees in a cup of coffee
@@ -147,7 +147,7 @@ def flags_in_help(show_help: Callable[[], object]) -> dict[str, str]:
 
 
 def drop_default_switches(words: Sequence[str], command: Callable[..., Any]) -> list[str]:
-    """Leave out switches of a command line that its settings have as they are: tyro knows their opposite alone.
+    """Leave out switches that ask for a default, which tyro would reject as wrong usage: it knows their opposite alone.
 
     >>> from types import SimpleNamespace
     >>> def train(config=SimpleNamespace(compile=False, flip=True, mixup=0.0)): ...
@@ -233,7 +233,7 @@ def _shown_settings(kind: type, default: Any) -> Any:
 
 
 def _described(hint: Any, default: Any) -> Any:
-    """Describe for the help a flag of settings that may be None: how its value is written, and its default."""
+    """Write the usage that `--help` shows for a setting that may be None: how its value is written, and its default."""
     (inner,) = (part for part in get_args(hint) if part is not NoneType)
     if get_origin(inner) is Literal:
         metavar = f"{{{','.join(map(str, get_args(inner)))}}}"

@@ -137,7 +137,7 @@ def _call(model: Callable[[Tensor], Tensor], x: Tensor, device: torch.device, pr
 
 
 def epochs_for(config: TrainConfig, minutes: float, data_root: Path | None, listener: Listener) -> TrainConfig:
-    """Give a config as many epochs as fit into a budget of `minutes` on this machine; at least one."""
+    """Measure what an epoch costs a study's model; return its config with as many as `minutes` allow, at least one."""
     parts = set_up_run(config, data_root, listener)
     update, evaluation = time_update(parts), time_evaluation(parts)
     epochs = epochs_in(60 * minutes, parts.steps_per_epoch * update, evaluation, parts.balanced_interval)
@@ -165,7 +165,7 @@ def epochs_in(seconds: float, epoch: float, evaluation: float, every: int = 1) -
 
 
 def time_update(parts: TrainingParts) -> float:
-    """Measure the seconds of an update for a budget of minutes, the median of a few; its weights are thrown away."""
+    """Measure what an update costs a study's model in seconds, the median of a few; its weights are thrown away."""
     times: list[float] = []
     start = time.monotonic()
     batches = parts.train_source.epoch(0, int(parts.config.batch_size))
@@ -189,7 +189,7 @@ def time_evaluation(parts: TrainingParts) -> float:
 
 
 def joules(device: torch.device) -> float | None:
-    """Read the device's energy counter in joules, for the cost of a run; None if it has none.
+    """Read the energy counter by which the cost of a study's run is measured, in joules; None if the device has none.
 
     >>> joules(torch.device("cpu")) is None
     True
@@ -208,7 +208,10 @@ def joules(device: torch.device) -> float | None:
 
 @lru_cache(maxsize=1)
 def _nvml() -> Any:
-    """Load NVIDIA's management library, which reads a GPU's energy; through ctypes, for two calls need no package."""
+    """Load NVIDIA's management library, which counts the energy that training a compared model costs.
+
+    Through `ctypes`: two calls need no package.
+    """
     try:
         library = ctypes.CDLL(NVML)
     except OSError:

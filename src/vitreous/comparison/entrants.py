@@ -254,7 +254,7 @@ def slug(name: str) -> str:
 def choose_recipe(
     budget: Budget, entrants: Sequence[Entrant], learned: ImageDataset | None = None
 ) -> tuple[str, TrainConfig]:
-    """Choose the recipe that all entrants of a study share: the one asked for, or the usual one for data and models.
+    """Choose the recipe that all entrants share: the one asked for, or the usual one for these entrants and the data.
 
     `learned` are the training images, if they matter: those of another task than classify, and those that a checkpoint
     is fine-tuned on. Without a recipe, the defaults of `finetune` or `train` suit so many images of their size; with
@@ -356,7 +356,7 @@ def _configure(common: TrainConfig, entrant: Entrant, size: int, rate: float | N
 
 
 def differing(configs: Sequence[TrainConfig]) -> list[tuple[str, list[Any]]]:
-    """List the fields in which the configs of a study's entrants differ, with each one's value.
+    """List the fields in which the entrants' configs differ, with each entrant's value.
 
     >>> differing([TrainConfig(epochs=1), TrainConfig(epochs=2)])
     [('epochs', [1, 2])]

@@ -44,7 +44,7 @@ class Scorer:
         return OPERATORS if getattr(self.model.config, "class_token", False) else OPERATORS[:-1]
 
     def maps(self, x: Tensor, target: int, model: nn.Module | None = None) -> tuple[Tensor, list[float]]:
-        """Compute the maps of one image `[1 c H W]` that are scored, `[m rows columns]`, and the seconds each took."""
+        """Return the maps of an image `[1 c H W]` that get scores, `[m rows columns]`, and the seconds each took."""
         found, seconds = [], []
         for method in self.methods.values():
             synchronize(x.device)
@@ -55,7 +55,10 @@ class Scorer:
         return torch.stack(found), seconds
 
     def faithfulness(self, x: Tensor, maps: Tensor, target: int) -> dict[str, list[float]]:
-        """Score maps by deletion and insertion areas for each way to remove patches, by ROAD and SaCo: `[m]` each."""
+        """Compute the scores of all compared maps of an image: deletion, insertion, ROAD, SaCo; `[m]` each.
+
+        Deletion and insertion are areas under curves, one of each for each way to remove patches.
+        """
         found: dict[str, Tensor] = {}
         for operator in self.operators:
             lines = curves(self.model, x, maps, target, steps=self.steps, baseline=operator)
@@ -75,7 +78,10 @@ class Scorer:
         return reinitialised(cast(ViT, self.model))  # or a ResNet
 
     def bound(self, x: Tensor, target: int) -> list[float]:
-        """Score a nearly best order of patches, found for each way to remove them: insertion less deletion."""
+        """Compute the bound of the compared maps' scores: insertion less deletion of a nearly best order of patches.
+
+        Such an order is searched for each way to remove patches.
+        """
         found, grid = [], patch_grid(self.model, x)
         for operator in self.operators:
             best = greedy_order(self.model, x, grid, target, steps=self.steps, baseline=operator)
@@ -92,7 +98,7 @@ class Scorer:
         return {name: values.tolist() for name, values in found.items()}
 
     def without_artifacts(self, x: Tensor, maps: Tensor) -> Tensor:
-        """Make maps to score in which patches of outlying tokens have the mean of their neighbours."""
+        """Fill in compared maps for their second scores: outlying tokens' patches get the mean of their neighbours."""
         if not isinstance(self.model, ViT):
             return maps
         with torch.no_grad(), capture(self.model, "output") as internals:

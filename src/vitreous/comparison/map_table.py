@@ -85,7 +85,7 @@ def faithfulness_table(
 
 
 def _sanity_floor(columns: Mapping[str, np.ndarray], sane: np.ndarray, methods: int) -> np.ndarray | None:
-    """Compute for heat maps' table the mean |rank correlation| with fresh weights' map of another image, `[m]`."""
+    """Compute a column of the maps' table: mean |rank correlation| with fresh weights' map of another image, `[m]`."""
     if "fresh_maps" not in columns or columns["fresh_maps"].ndim < 2:
         return None
     known = sane & ~np.isnan(columns["fresh_maps"][:, 0])

@@ -63,7 +63,7 @@ class MapComparison:
 
     @property
     def markdown(self) -> str:
-        """The tables of `compare_maps` as Markdown."""
+        """What `compare_maps` found, as Markdown."""
         return as_markdown(self.table)
 
     @property
@@ -88,7 +88,9 @@ def compare_maps(
     device: str = "auto",
     progress: Progress = lambda what, done, total: None,
 ) -> MapComparison | None:
-    """Measure every method of heat maps on the same images: is it faithful, is it on the object, and what does it cost?
+    """Run a comparison of heat maps: is each method's map faithful, is it on the object, and what does it cost?
+
+    All methods run on the same images.
 
     Args:
         data: Images whose patches are removed: a folder with a sub-folder for each class, or a dataset's name.
@@ -179,7 +181,7 @@ def _write(folder: Path, names: Sequence[str], job: PartsJob[Row], what: str, pr
 
 
 def read_parts(folder: Path) -> dict[str, np.ndarray]:
-    """Read the rows that `compare_maps` wrote in parts, unreadable images left out: name of a column → array."""
+    """Read the parts that a comparison of maps wrote, without unreadable images: name of a measurement → array."""
     parts = [pyarrow.parquet.read_table(path) for path in sorted(folder.glob("part-*.parquet"))]
     table = pyarrow.concat_tables(parts, promote_options="default")  # parts of an earlier version may lack a column
     table = table.filter(pyarrow.compute.is_null(table["error"]))
@@ -197,7 +199,7 @@ def _array(column: Any) -> np.ndarray:
 def _examples(
     columns: Mapping[str, np.ndarray] | None, listed: Mapping[str, tuple[Any, int]], model: Model, table: MapTable
 ) -> tuple[list[MapExample], list[MapExample]]:
-    """Choose images for the page of `compare_maps`: where the best maps agree most, and where they agree least."""
+    """Choose the images that a comparison of maps shows: where the best maps agree most, and where they agree least."""
     if columns is None or not len(columns["target"]):
         return [], []
     methods = table["methods"]

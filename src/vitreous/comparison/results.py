@@ -82,7 +82,7 @@ class _Scored:
 
 
 def _score_classes(study: Study, models: Mapping[str, Model], starts: Mapping[str, str]) -> _Scored:
-    """Gather for a study's results the scores of models that learn classes, by their correct answers."""
+    """Gather the results of a finished study whose models learn classes, from their correct answers."""
     answers = {name: [Predictions.read(run.folder / PREDICTIONS) for run in study.runs(name)] for name in models}
     correct = {name: np.stack([each.correct for each in seeds]) for name, seeds in answers.items()}  # [s n]
     labels = next(iter(answers.values()))[0].label
@@ -98,7 +98,7 @@ def _score_classes(study: Study, models: Mapping[str, Model], starts: Mapping[st
 
 
 def _score_task(study: Study, models: Mapping[str, Model], starts: Mapping[str, str]) -> _Scored:
-    """Gather for a study's results the scores of models that learn labels, numbers or masks."""
+    """Gather the results of a finished study whose task is not classify, from the predictions of its runs."""
     task, main = study.task, SCORES[study.task].main
     answers = {name: [TaskPredictions.read(run.folder / PREDICTIONS) for run in study.runs(name)] for name in models}
     rows = {name: np.stack([each.rows for each in seeds]) for name, seeds in answers.items()}  # [s n m]
@@ -208,7 +208,7 @@ def _accuracies(correct: NDArray[np.bool_]) -> dict[str, Any]:
 
 
 def _figures(seeds: Sequence[Mapping[str, float]], main: str) -> dict[str, Any]:
-    """Gather for a study's results the figures of labels, numbers or masks, means over seeds, and `main`'s interval."""
+    """Gather a model's results if the study's task is not classify: figures, means over seeds, `main`'s interval."""
     mean, half = seed_interval([figures[main] for figures in seeds])
     names = [name for name in seeds[0] if all(name in figures for figures in seeds)]
     return {
@@ -221,7 +221,7 @@ def _figures(seeds: Sequence[Mapping[str, float]], main: str) -> dict[str, Any]:
 
 
 def _by_class(correct: NDArray[np.bool_], labels: NDArray[np.int64], classes: int) -> list[float | None]:
-    """Compute for a study's results the accuracy of each class over all seeds; None for a class without images."""
+    """Return a study's results by class: the accuracy over all seeds; None for a class without images."""
     each = correct.mean(axis=0)
     return [float(each[labels == i].mean()) if (labels == i).any() else None for i in range(classes)]
 

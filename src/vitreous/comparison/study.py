@@ -56,7 +56,7 @@ class Study:
 
     @property
     def names(self) -> dict[str, str]:
-        """The names of a study's models in tables, pages and folders, by label."""
+        """The names by which the study's tables, pages and folders call its models, by label."""
         return display_names([entrant.label for entrant in self.entrants])
 
     def runs(self, name: str | None = None) -> list[Run]:
@@ -77,11 +77,11 @@ class Study:
 
     @property
     def alike(self) -> bool:
-        """Whether all models of a study begin from scratch, or all of them with pre-trained weights."""
+        """Whether the study compares like with like: all models from scratch, or all of them pre-trained."""
         return len({entrant.pretrained for entrant in self.entrants}) == 1
 
     def first_models(self) -> dict[str, Model]:
-        """Load a study's trained models of the first seed, by name; all runs must be done."""
+        """Load the models of a finished study by name, each as trained with the first seed."""
         names = self.names
         return {names[run.entrant.label]: load(run.folder / "model") for run in self.runs() if run.config.seed == 0}
 

@@ -100,7 +100,7 @@ def exchanger(
 
 
 def _exchange_masks(one: NDArray[np.float64], other: NDArray[np.float64]) -> Differences:
-    """Exchange the counted pixels of images between two models, to compare their scores of masks: rows `[s n m]`."""
+    """Return two models' difference in the segment task's score by the images they exchange: rows `[s n m]` each."""
     change = other - one
     whole = one.sum(axis=1)[:, None], other.sum(axis=1)[:, None]  # [s 1 m] each
 
@@ -113,7 +113,9 @@ def _exchange_masks(one: NDArray[np.float64], other: NDArray[np.float64]) -> Dif
 
 
 def _exchange_label(one: Floats, other: Floats, wanted: NDArray[np.bool_]) -> Differences:
-    """Exchange the ranks of images for one label between two models, to compare their scores: probabilities `[n]`.
+    """Return two models' difference in one label's score, for the multilabel task, by the images they exchange.
+
+    `one` and `other` are their probabilities `[n]`; they exchange the ranks of images among those of both.
 
     Average precision depends on the order of images alone, so that ranks stand for probabilities: a model that gives
     higher ones to all images would else push its images to the front.
@@ -147,7 +149,10 @@ def _ious(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _nanmean(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute the mean score over the last axis without what is nan, for the IoUs of a comparison; 0 if all is."""
+    """Average scores of the segment task, the IoUs of classes, over the last axis without those that are nan.
+
+    The mean of nothing but nan is 0.
+    """
     return np.asarray(np.nansum(values, axis=-1) / np.maximum((~np.isnan(values)).sum(axis=-1), 1))
 
 

@@ -36,18 +36,18 @@ class DatasetSource:
     """One of `TASKS`."""
 
     def spelled(self, split: str, without: Collection[str] = ()) -> str | None:
-        """Return how a dataset's source spells a split, None if it is missing; `without` are names already in use."""
+        """Return a `DatasetSource`'s own name for a split, None if missing; names in `without` are in use already."""
         return next((name for name in SPLITS[split] if name in self.splits and name not in without), None)
 
     def open(self, split: str) -> ImageDataset:
-        """Open a split of a dataset's source, or several joined by `+`; a source without splits is a test split."""
+        """Open from a `DatasetSource` one split, or several joined by `+`; a source without splits is a test split."""
         parts = split_parts(split)
         if parts == ["test"] and self.whole is not None:
             return self.whole()
         return join_datasets([self.splits[name]() for name in self.names(parts)])
 
     def names(self, parts: list[str]) -> list[str]:
-        """Return how a dataset's source spells splits; raise `FileNotFoundError` if one is missing."""
+        """Return a `DatasetSource`'s own names for splits; raise `FileNotFoundError` if one is missing."""
         found = []
         for part in parts:
             name = self.spelled(part)
@@ -60,7 +60,7 @@ class DatasetSource:
 
 
 def split_parts(split: str) -> list[str]:
-    """Take the splits that are asked of a dataset's source, such as `train+validation`, apart."""
+    """Parse what a caller asks a `DatasetSource` to open, such as `train+validation`, into a list."""
     parts = split.split("+")
     for part in parts:
         if part not in SPLITS:

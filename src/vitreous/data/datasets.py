@@ -59,7 +59,7 @@ def open_dataset(
 
 
 def find_source(name: str | Path, root: Path | None = None, task: str | None = None) -> DatasetSource:
-    """Find a dataset: by a name of `DATASETS`, a local folder or file, or on the Hub.
+    """Resolve a dataset's name: one of `DATASETS`, a local folder or file, or one on the Hub.
 
     A name of `DATASETS` that is a folder here too raises: `./NAME` is the folder.
 
@@ -74,7 +74,7 @@ def find_source(name: str | Path, root: Path | None = None, task: str | None = N
 
 
 def _may_hold_images(folder: Path) -> bool:
-    """Return whether a folder that is called like a dataset may be meant: not an empty one, nor a run or study."""
+    """Return whether a folder with a name of `DATASETS` may be meant instead: not an empty one, nor a run or study."""
     signs = ("run.lock", "study.json", "*/study.json")  # of a run, a study, and one of several datasets
     return any(folder.iterdir()) and not any(any(folder.glob(sign)) for sign in signs)
 
@@ -122,7 +122,7 @@ def _build(build: Callable[[Path, str], ImageDataset], root: Path, split: str) -
 
 
 def data_root() -> Path:
-    """Return the folder of downloaded datasets: `VITREOUS_DATA`, else the user's cache."""
+    """Return the folder that the datasets of `DATASETS` are downloaded to: `VITREOUS_DATA`, else the user's cache."""
     return Path(os.environ.get("VITREOUS_DATA") or Path.home() / ".cache/vitreous/data")
 
 

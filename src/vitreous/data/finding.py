@@ -144,7 +144,7 @@ def nearest_path(path: Path) -> str:
 
 
 def _members(archive: Path, asked: str, given: str) -> list[str]:
-    """List the images of an archive, or those that a file, a folder or a pattern inside it names."""
+    """Find images inside an archive by a path, a folder or a pattern in it, or else all, in natural order."""
     try:
         members = list_members(archive)
     except ArchiveError as error:

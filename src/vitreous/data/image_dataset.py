@@ -93,7 +93,7 @@ class ImageDataset:
         )
 
     def spread(self, limit: int) -> ImageDataset:
-        """Return at most `limit` images of an `ImageDataset`, taken evenly over all of it."""
+        """Return a smaller `ImageDataset` of at most `limit` images, taken evenly over all of this one."""
         if limit < 1:
             raise ValueError(f"limit must be at least 1, got {limit}")
         if limit >= len(self):
@@ -248,7 +248,7 @@ def _joined(functions: tuple[Callable[[int], Any], ...], ends: tuple[int, ...], 
 
 
 def _renumbered(mask: Callable[[int], Image], order: tuple[int | None, ...], i: int) -> Image:
-    """Return an `ImageDataset`'s mask with the indices of another list of classes."""
+    """Return an image's mask for an `ImageDataset` with another order of classes; 255 for those that it leaves out."""
     table = [255 if new is None else new for new in order]
     return mask(i).point([*table, *[255] * (256 - len(table))])
 

@@ -84,7 +84,10 @@ def is_slow_ppm(image: Image.Image) -> bool:
 
 
 def load_ppm(image: Image.Image) -> Image.Image:
-    """Decode a PGM or PPM of any maximum at once, to Pillow's values: 8 bits, or 16 if it has more (L, RGB and I)."""
+    """Limit the time that a hostile PGM or PPM takes: decode all its pixels at once, whatever its maximum.
+
+    Its values become Pillow's: 8 bits, or 16 if it has more (L, RGB and I).
+    """
     assert isinstance(image, ImageFile.ImageFile)
     assert image.fp is not None
     _, _, offset, arguments = image.tile[0]

@@ -110,7 +110,9 @@ def read_image(source: ImageLike, *, limit_pixels: int = LIMIT_PIXELS) -> Image.
 
 
 def read_stored(source: Path) -> Image.Image:
-    """Read an image file upright with its values as they are stored, for masks: palette indices, 16 bits, no colours.
+    """Read an image file upright with its values as they are stored: palette indices, 16 bits, no colours.
+
+    Masks are read so; `read_image` converts to RGB.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -165,7 +167,7 @@ def image_name(source: object) -> str:
 
 
 def is_web_address(text: str) -> bool:
-    """Return whether an image is named by an address of the web rather than a path.
+    """Return whether an image is to be read from a web address rather than a path.
 
     >>> is_web_address("https://example.org/cat.jpg"), is_web_address("photos/cat.jpg")
     (True, False)
@@ -207,7 +209,7 @@ def reason_of(error: Exception, limit_pixels: int = LIMIT_PIXELS) -> str:
 
 
 def _too_large(size: str, limit_pixels: int) -> str:
-    """Write why an image is too large to be read."""
+    """Write the reason that an `ImageError` gives for not reading an image that is too large."""
     return f"too large: {size}, the limit is {limit_pixels:,}; make it smaller first"
 
 
@@ -245,7 +247,7 @@ def _open_stream(source: str | Path | bytes | BinaryIO, name: str) -> AbstractCo
 
 
 def read_standard_input() -> bytes:
-    """Read the image named `-`: the bytes of standard input, within the limit."""
+    """Read an image's bytes from standard input, the source that is named `-`; raise if they exceed the limit."""
     if sys.stdin is None or sys.stdin.isatty():
         raise ImageError("standard input", "nothing is piped in: `vitreous classify - < photo.jpg` reads an image")
     data: bytes = sys.stdin.buffer.read(LIMIT_BYTES + 1)
@@ -302,7 +304,7 @@ def _open_image(stream: ReadLimitedFile, name: str) -> Image.Image:
 
 
 def _check_size(width: int, height: int, name: str, limit_pixels: int) -> None:
-    """Raise for an image with too many pixels to read."""
+    """Check the size of an image before its pixels are read: raise `ImageError` if they are too many, or none."""
     if width * height > limit_pixels:
         raise ImageError(name, _too_large(f"{width}×{height} is {width * height:,} pixels", limit_pixels))
     if width * height == 0:

@@ -43,7 +43,9 @@ COLOURS = ("#e69f00", "#56b4e9", "#009e73", "#d55e00", "#0072b2", "#cc79a7", "#f
 
 
 def class_colours(count: int) -> NDArray[np.uint8]:
-    """Choose a colour for each class of a mask; beyond eight, hues a golden angle apart in four tones: `[k 3]`.
+    """Choose the colours in which masks are drawn, one for each class: `[k 3]`.
+
+    Beyond eight they are hues a golden angle apart, in four tones.
 
     >>> class_colours(2).tolist(), len(np.unique(class_colours(254), axis=0))
     ([[230, 159, 0], [86, 180, 233]], 254)
@@ -169,12 +171,12 @@ def read_classes(path: Path) -> MaskValues:
 
 
 def _number(word: str) -> int:
-    """Return a mask value or colour of a file of class names as a number."""
+    """Return as a number one of the values of masks, such as `7`, or of their colours, such as `#ff0000`."""
     return int(word.removeprefix("#"), 16 if word.startswith("#") else 10)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make a dictionary of a JSON object of class names; a key that comes twice raises."""
+    """Make a dictionary of the JSON that names the values or colours of masks; raise if one comes twice."""
     for i, (key, _) in enumerate(pairs):
         if any(key == other for other, _ in pairs[:i]):
             raise ValueError(f"{key!r} stands there twice")
@@ -206,7 +208,7 @@ def name_values(values: list[int], name: str) -> MaskValues:
 
 
 def read_with_mask(data: ImageDataset, i: int) -> tuple[Image, Image | None]:
-    """Read an image of a dataset, and its mask if it has one; an `ImageError` if they differ in size."""
+    """Read an image together with its mask, None in a dataset without masks; `ImageError` if they differ in size."""
     image = read_image(data.image(i))
     mask = None if data.mask is None else data.mask(i)
     if mask is not None and mask.size != image.size:
@@ -237,7 +239,9 @@ def view_mask(mask: Image, preprocess: Preprocess) -> Image:
 
 
 def class_shares(mask: NDArray[np.uint8], classes: int) -> dict[int, float]:
-    """Return the share of a mask's pixels that each class has, the largest first; classes without any are left out.
+    """Return which share of the pixels of any mask, labelled or predicted, each class has, the largest first.
+
+    Classes without any are left out.
 
     >>> class_shares(np.array([[1, 1, 0, 255]], np.uint8), 3)
     {1: 0.5, 0: 0.25}
@@ -252,7 +256,7 @@ def mask_colours(classes: int) -> list[str]:
 
 
 def palette_image(mask: NDArray[np.uint8], classes: int) -> Image:
-    """Return a mask as a palette image, whose colours are those of its classes."""
+    """Draw any mask, labelled or predicted, as a palette image in the colours of its classes."""
     image = fromarray(mask).copy()
     image.putpalette(b"".join(bytes.fromhex(colour.removeprefix("#")) for colour in mask_colours(classes)))
     return image

@@ -35,7 +35,7 @@ def prefetch(
 
 
 def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Group items into lists of `size`, the last one shorter.
+    """Group items, such as prefetched images, into lists of `size`, the last one shorter.
 
     >>> list(batched(range(5), 2))
     [[0, 1], [2, 3], [4]]

@@ -223,7 +223,7 @@ class Preprocess:
         return ", ".join(steps)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a `Preprocess` as plain lists, numbers and words, for a config.json.
+        """Return the fields of this `Preprocess` as plain lists, numbers and words, to be saved as JSON.
 
         >>> preprocess = Preprocess(size=(224, 224), resize=248, mean=HALF, std=HALF)
         >>> Preprocess.from_dict(preprocess.to_dict()) == preprocess
@@ -281,7 +281,7 @@ class Preprocess:
 
 
 def default_preprocess(config: ViTConfig) -> Preprocess:
-    """Return the preprocessing of a model made in memory: ImageNet's statistics for colour, 0.5 for grey, no crop."""
+    """Make the default `Preprocess` of a new model: ImageNet's statistics for colour, 0.5 for grey, no crop."""
     mean, std = (HALF[:1], HALF[:1]) if config.channels == 1 else (IMAGENET_MEAN, IMAGENET_STD)
     return Preprocess(size=config.size, resize=config.size, mean=mean, std=std)
 

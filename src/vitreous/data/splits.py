@@ -24,7 +24,7 @@ def open_split(
     train: str = "train",
     task: str | None = None,
 ) -> tuple[ImageDataset, ImageDataset]:
-    """Open a dataset for training: train and test images, of the same classes.
+    """Open the train split and the test split of a dataset, with the same classes.
 
     `train` may be `train+validation`. A dataset without another split to test on is divided: about `held_out` of it are
     test images. `task` is one of `TASKS`, or None to guess it.
@@ -120,7 +120,7 @@ def _keys(data: ImageDataset, folder: Path | None) -> list[str]:
 
 
 def _same_classes(datasets: list[ImageDataset]) -> list[ImageDataset]:
-    """Give all folders of a dataset's splits the union of their classes, in alphabetical order."""
+    """Give several splits that are joined for training the union of their classes, in alphabetical order."""
     if all(data.class_names == datasets[0].class_names for data in datasets):
         return datasets
     names = sorted({name for data in datasets for name in data.class_names})
@@ -143,7 +143,7 @@ def _check_learnable(data: ImageDataset, source: DatasetSource) -> None:
 
 
 def check_targets(train: ImageDataset) -> None:
-    """Check the targets of splits: raise for a label that none or all training images have, and as `check_numbers`."""
+    """Raise if an opened split has a label that no image has, or only one, which all have; and as `check_numbers`."""
     if train.targets is None:
         return
     if train.task == "regress":
@@ -157,7 +157,10 @@ def check_targets(train: ImageDataset) -> None:
 
 
 def check_numbers(names: Sequence[str], numbers: NDArray[np.float32]) -> None:
-    """Raise for a train split's numbers, `[n k]`, that never change, or differ by little more than float32 can hold."""
+    """Raise if a number of an opened split, `[n k]`, is the same for all images, or too coarse in float32 to learn.
+
+    It is too coarse if its values differ by little more than float32 can hold.
+    """
     for name, column in zip(names, numbers.T.astype(np.float64), strict=True):
         if column.min() == column.max():
             same = f"the number {name!r} is {column[0]:g} for all {len(column):,} images to learn from"

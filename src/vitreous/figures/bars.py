@@ -111,9 +111,10 @@ def draw_lens(
     *,
     title: str = "",
 ) -> Figure:
-    """Draw the logit lens: after each block the best class, its probability `[steps]`, and the final class's `[steps]`.
+    """Draw the logit lens as rows with bars: each block's best class and its probability, beside the final class's.
 
-    The curve runs down beside the rows. Rows that already say `target_label` stand out.
+    Both probabilities are `[steps]`. The final class's is a curve that runs down beside the rows; rows that already say
+    `target_label` stand out.
 
     >>> figure = draw_lens(["0", "1", "2"], ["web", "cat", "cat"], [0.1, 0.4, 0.9], [0.0, 0.4, 0.9], "cat")
     >>> figure.axes[1].lines[0].get_xdata().tolist()
@@ -191,7 +192,7 @@ def draw_ranking(
 
 
 def _rows(card: Sheet, left: float, top: float, width: float, row: float, count: int) -> Axes:
-    """Make bare axes beside a drawn table: row i of the table is y = i, the first on top."""
+    """Make bare axes for the bars of a table: the bar of row i lies at y = i, the first on top."""
     axes = card.axes_at(left, top, width, count * row)
     tidy(axes)
     axes.spines[:].set_visible(False)
@@ -206,7 +207,7 @@ def _bars(axes: Axes, shares: Floats, colours: Sequence[str]) -> None:
 
 
 def _curve(axes: Axes, shares: Floats) -> None:
-    """Draw the probability of a class by depth, running down beside the logit lens."""
+    """Plot the probability of a class beside the bars of the logit lens, a point for each row."""
     axes.set_xlim(0, 1)
     axes.set_xticks([0, 0.5, 1], ["0", "50 %", "100 %"])
     axes.grid(axis="x", color=TRACK, linewidth=0.8)
@@ -230,7 +231,9 @@ _TABLE_ROW, _TABLE_GAP = 0.25, 0.4  # inches of a row, and between the columns
 
 
 def draw_table(rows: Sequence[tuple[str, str]], *, title: str = "") -> Figure:
-    """Draw rows of a name and its value, values in a fixed-width face so that digits stand under digits.
+    """Draw a table without bars: rows of a name and its value.
+
+    Values have a fixed-width face, so that digits stand under digits.
 
     >>> figure = draw_table([("patches", "196 × 768"), ("with class token", "197 × 768")], title="Shapes")
     >>> [text.get_text() for text in figure.texts]

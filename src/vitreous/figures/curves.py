@@ -173,7 +173,10 @@ def _chart(
     ylabel: str,
     whole: bool = False,
 ) -> Axes:
-    """Make a chart's axes with ticks and names, in a box (left, top, width, height) that holds its numbers too."""
+    """Make the axes that curves are drawn on, with ticks and names, in a box (left, top, width, height).
+
+    The numbers and the name of the y axis lie within the box, those of the x axis below it.
+    """
     left, top, width, height = box
     beside = _beside(y_limits, ylabel)
     axes = card.axes_at(left + beside, top, width - beside, height)

@@ -16,9 +16,9 @@ ROWS, EACH = 12, 8
 
 
 def draw_dataset(dataset: ImageDataset, name: str) -> tuple[Figure, str]:
-    """Draw samples of each class of a dataset; of many classes, some, spread over all. Also return how many.
+    """Draw a figure with samples of each class of a dataset; of many classes, some. Also return how many.
 
-    `name` is what the user calls the dataset, for the error if it is empty.
+    The classes drawn are spread over all. `name` is what the user calls the dataset, for the error if it is empty.
     """
     members = _members(dataset)
     labels = sorted(members)

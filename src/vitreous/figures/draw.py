@@ -48,7 +48,7 @@ def draw(result: Result, image: Bytes | None = None, *, footer: str = "") -> Fig
 
 
 def _map(result: Map, image: Bytes | None) -> Figure:
-    """Draw a result of the kind `Map`: heat over the image, or in a grid of its own."""
+    """Choose how a `Map` is drawn: as heat over the image, or in a grid of its own."""
     title = result.filled_title
     if not result.over_image:
         if result.panels:
@@ -69,7 +69,7 @@ def _map(result: Map, image: Bytes | None) -> Figure:
 
 
 def _notes(result: Map) -> str:
-    """Write the note under a drawn `Map` of several panels."""
+    """Choose the notes that are drawn under a `Map` of several panels."""
     notes = [] if result.limits else ["Own scale for each tile, from 0 to its 97th percentile."]
     if result.prefix and len(result.panels) == 1:
         before = "class token" if result.prefix == 1 else f"{result.prefix} tokens before the patches"
@@ -81,7 +81,7 @@ def _notes(result: Map) -> str:
 
 
 def _panels(result: Map, image: Bytes, title: str) -> Figure:
-    """Draw a result of the kind `Map` in several panels, such as every head of every block."""
+    """Choose how a `Map` of several panels is drawn: a grid of blocks × heads, or named panels of one axis."""
     heats = result.shown(result.panels)
     if len(result.panels) == 2:
         first, second = result.panels
@@ -106,7 +106,10 @@ def _panels(result: Map, image: Bytes, title: str) -> Figure:
 
 
 def _prefix_shares(result: Map) -> np.ndarray:
-    """Write below each panel of a `Map` the share of attention to tokens before the patches, which no map shows."""
+    """Return what is drawn after each panel's name: the share of attention to tokens that no panel of a `Map` shows.
+
+    These tokens stand before the patches.
+    """
     values = select(result.values, result.axes, result.at, result.panels, result.prefix)
     if not result.prefix:
         return np.full(len(values), "", dtype=object)
@@ -114,7 +117,7 @@ def _prefix_shares(result: Map) -> np.ndarray:
 
 
 def _matrix(result: Matrix) -> Figure:
-    """Draw a result of the kind `Matrix`: attention from token to token, heads of blocks, or similarity."""
+    """Choose how a `Matrix` is drawn: as attention from token to token, heads of blocks, or similarity."""
     title, values = result.filled_title, result.shown()
     if result.prefix is not None:
         return draw_matrix(values, prefix=result.prefix, scale=result.scale, title=title)
@@ -124,7 +127,7 @@ def _matrix(result: Matrix) -> Figure:
 
 
 def _bars(result: Bars) -> Figure:
-    """Draw a result of the kind `Bars`: predictions, or a ranking."""
+    """Choose how `Bars` are drawn: as predictions if they have logits, else as a ranking."""
     if result.logits is not None:
         classes: dict[str, Any] = {"indices": result.indices, "everything": result.everything}
         return draw_predictions(result.names, result.values, result.logits, title=result.title, **classes)
@@ -132,20 +135,20 @@ def _bars(result: Bars) -> Figure:
 
 
 def _steps(result: Steps) -> Figure:
-    """Draw a result of the kind `Steps`: the logit lens."""
+    """Choose what is drawn of `Steps`: the logit lens, with the first class's probability."""
     target, label = result.curves[0], result.names["class"][0]
     return draw_lens(result.steps, result.answers, result.probabilities, target, label, title=result.title)
 
 
 def _removal(result: Removal) -> Figure:
-    """Draw a result of the kind `Removal`: answers while patches are hidden or shown alone."""
+    """Choose what is drawn of a `Removal`: up to five answers, with the first map's patches hidden or shown alone."""
     shown = min(5, len(result.labels))
     hidden, alone = result.hidden[0, :, :shown], result.alone[0, :, :shown]
     return draw_removal(result.counts, hidden, alone, result.labels[:shown], title=result.title, note=result.sentence())
 
 
 def _lines(result: Lines) -> Figure:
-    """Draw a result of the kind `Lines`: deletion and insertion curves."""
+    """Choose how `Lines` are drawn: deletion beside insertion, method by method."""
     deletion, insertion = result.panels
     return draw_faithfulness(
         {name: (deletion.series[name], insertion.series[name]) for name in deletion.series},
@@ -157,7 +160,7 @@ def _lines(result: Lines) -> Figure:
 
 
 def _tiles(result: Tiles) -> Figure:
-    """Draw a result of the kind `Tiles`: filters, or an image cut into patches."""
+    """Choose how `Tiles` are drawn: as an image cut into patches if they have a grid, else as filters."""
     if result.grid is not None:
         return draw_patches(result.images[0], result.grid, title=result.title)
     return draw_filters(result.images, explained=result.shares, title=result.title)

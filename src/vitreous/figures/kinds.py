@@ -230,7 +230,10 @@ class Removal:
     kind = "removal"
 
     def sentence(self) -> str:
-        """Write in words a result of the kind `Removal`: what hiding patches does, and whether the map passes."""
+        """Write the sentence of a `Removal`, a kind of result: what hiding patches does to an answer.
+
+        Its end says whether the map does better than random and central patches.
+        """
         step, number = self.chosen[0], self.number
         of = self if number is None else number
         write = percent if number is None else (lambda value: format_number(value).replace("-", "−"))

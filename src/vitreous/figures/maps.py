@@ -131,7 +131,7 @@ def draw_maps(
 
 
 def draw_overlay(image: ArrayLike, heat: ArrayLike | None = None) -> Figure:
-    """Draw a small image `[height width 3]` under a map `[rows columns]`, or bare; no card and no margin.
+    """Draw a heat map `[rows columns]` over a small image `[height width 3]`, or the image bare; no card and no margin.
 
     >>> len(draw_overlay(np.zeros((32, 32, 3), np.uint8), np.random.rand(4, 4)).axes)
     1
@@ -179,7 +179,9 @@ def draw_grid(
 
 
 def draw_patches(image: ArrayLike, grid: tuple[int, int], *, title: str = "") -> Figure:
-    """Draw the image with its grid, and cut into its rows × columns patches: what the model reads.
+    """Draw the image under the grid that heat maps have, and cut into its patches.
+
+    `grid` is the rows and columns of patches, which are what the model reads.
 
     >>> len(draw_patches(np.zeros((32, 32, 3), np.uint8), grid=(4, 4)).axes)
     2

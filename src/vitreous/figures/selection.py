@@ -54,7 +54,7 @@ def fill_title(title: str, at: At, names: Names, panels: Sequence[Axis] = ()) ->
 
 
 def log_scaled(matrix: Floats, floor: float = 1e-6) -> Floats:
-    """Put the matrix that is shown on the logarithmic scale; whatever is smaller than `floor` counts as `floor`.
+    """Take the decimal logarithm of the values that are selected to be shown; values below `floor` count as `floor`.
 
     >>> log_scaled(np.array([1.0, 0.01, 0.0])).tolist()
     [0.0, -2.0, -6.0]
@@ -63,7 +63,7 @@ def log_scaled(matrix: Floats, floor: float = 1e-6) -> Floats:
 
 
 def layer_normed(matrix: Floats, eps: float = 1e-5) -> Floats:
-    """Put the matrix that is shown on the scale of each row, layer-normalised, so that rows can be compared.
+    """Layer-normalise each row of the values that are selected to be shown, so that rows can be compared.
 
     `eps` is torch's own: a row as flat as uniform attention over 200 tokens stays pale, rather than showing its noise.
 

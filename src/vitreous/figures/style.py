@@ -156,7 +156,10 @@ _FOOTER: ContextVar[tuple[str, ...]] = ContextVar("footer", default=())
 
 @contextmanager
 def footer_of_figures(*texts: str) -> Iterator[None]:
-    """Write lines at the bottom of every figure's card made inside the `with`, above those of a `with` around it."""
+    """Add lines as a footer to the style of figures: each card made inside the `with` has them at its bottom.
+
+    They stand above those of a `with` around it.
+    """
     token = _FOOTER.set((*filter(None, texts), *_FOOTER.get()))
     try:
         yield
@@ -183,7 +186,10 @@ class Sheet(Figure):
             self.write(0, down, line, size=TINY, color=MUTED, va="top")
 
     def axes_at(self, left: float, top: float, width: float, height: float) -> Axes:
-        """Add axes to a card with their corner at (left, top) of its body, all in inches, snapped to whole pixels."""
+        """Add axes to a card in the figures' style, their corner at (left, top) of its body, in inches.
+
+        All four sides are snapped to whole pixels.
+        """
         left, top, width, height = (round(side * DPI) / DPI for side in (left + PADDING, top + self.top, width, height))
         across, down = self.get_size_inches()
         axes = self.add_axes((left / across, 1 - (top + height) / down, width / across, height / down))
@@ -191,12 +197,12 @@ class Sheet(Figure):
         return axes
 
     def write(self, left: float, top: float, text: str, **options: Any) -> Text:
-        """Write a line of text at (left, top) of the card's body in inches."""
+        """Write text on a card in the style's fonts, at (left, top) of its body in inches."""
         across, down = self.get_size_inches()
         return self.text((left + PADDING) / across, 1 - (top + self.top) / down, text, **options)
 
     def rule(self, top: float) -> None:
-        """Draw a thin line across the card's body."""
+        """Rule a thin line across a card's body, styled as the frames of figures are."""
         across, down = self.get_size_inches()
         height = 1 - (top + self.top) / down
         ends = [PADDING / across, 1 - PADDING / across]
@@ -210,7 +216,9 @@ class Sheet(Figure):
 
 @contextmanager
 def new_figure(width: float, height: float, title: str = "") -> Iterator[Sheet]:
-    """Make a figure's card with a body of `width` × `height` inches under its title, to be filled inside the `with`.
+    """Make an empty card in the style of all figures, which is filled inside the `with`.
+
+    Its body has `width` × `height` inches, under the title.
 
     >>> with new_figure(WIDTH, 2.0, "Title") as card:
     ...     axes = card.axes_at(0, 0, 2.0, 2.0)
@@ -253,14 +261,16 @@ def caption(axes: Axes, text: str) -> Text:
 
 
 def outline(axes: Axes, left: float, top: float, width: float, height: float) -> None:
-    """Draw a square in the style of all figures, which shows on any colour: white on a wider dark line."""
+    """Style the outline of a square so that it shows on any colour: white on a wider dark line."""
     for colour, linewidth in ((INK, 2.2), (PAPER, 1.0)):
         square = Rectangle((left, top), width, height, fill=False, edgecolor=colour, linewidth=linewidth, clip_on=False)
         axes.add_patch(square).set_joinstyle("miter")
 
 
 def encode(figure: Figure, format: Literal["png", "svg", "pdf"] = "png", dpi: int = DPI) -> bytes:
-    """Encode a figure as a file's bytes: equal figures give equal bytes, for no date or random name goes in.
+    """Encode a figure, under the style's settings, as PNG, SVG or PDF bytes.
+
+    Equal figures give equal bytes, for no date or random name goes in.
 
     >>> with new_figure(1.0, 1.0) as card:
     ...     _ = card.write(0, 0, "hello")

@@ -165,7 +165,9 @@ def draw_filters(filters: ArrayLike, explained: Sequence[float] | None = None, *
 
 
 def draw_samples(rows: Sequence[Sequence[ArrayLike]], names: Sequence[str], *, title: str = "") -> Figure:
-    """Draw some images of each class, a row a class under its name: uint8 `[height width 3]` each, cut to a square.
+    """Draw some images of each class as square tiles, a row for each class: uint8 `[height width 3]` each.
+
+    The name of the class stands beside its row, and images are cut to squares.
 
     >>> figure = draw_samples([[np.zeros((8, 8, 3), np.uint8)] * 3, [np.zeros((8, 9, 3), np.uint8)]], ["cat", "dog"])
     >>> len(figure.axes[0].images)
@@ -192,7 +194,7 @@ def draw_samples(rows: Sequence[Sequence[ArrayLike]], names: Sequence[str], *, t
 
 
 def _square(image: Bytes) -> Bytes:
-    """Cut a sample's centre out: the largest square of it."""
+    """Cut an image to a square tile: the largest at its centre."""
     height, width, _ = image.shape
     side = min(height, width)
     top, left = (height - side) // 2, (width - side) // 2

@@ -93,10 +93,11 @@ def pooled_by(model: ViT) -> tuple[str, ...]:
 
 
 def readout(model: ViT, pooled: Tensor | None = None) -> Tensor:
-    """Compute what the head reads: the weight of each token `[t]`, summing to 1; CaiT's class token keeps some.
+    """Compute which rows of attention the head reads: a weight for each token, `[t]`.
 
-    The class token has all of it, or shares it with a distillation token that has a head, or it is spread over patches.
-    Attention pooling decides it anew for each image: given its attention `pooled`, `[b h 1 t]`, the result is `[b t]`.
+    Weights sum to 1, but for what CaiT's class token keeps of itself. The class token has all of it, or shares it with
+    a distillation token that has a head, or it is spread over patches. Attention pooling decides it anew for each
+    image: given its attention `pooled`, `[b h 1 t]`, the result is `[b t]`.
     A dense head reads all patches alike; at a pixel, those around it (`models/dense_head.py`).
     """
     layout, weights = model.layout, []

@@ -37,7 +37,7 @@ POOL: dict[str, tuple[str, str]] = {  # of models that pool by attention; of Cai
 
 
 def full_name(name: str, layer: int) -> str:
-    """Join a block's number and the name of an internal.
+    """Write an internal's full name: its name in the glossary after the number of its block.
 
     >>> full_name("attention", 3)
     'blocks.3.attention'

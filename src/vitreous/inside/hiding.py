@@ -59,9 +59,10 @@ class HiddenPatches:
         operator: str | Tensor = "blur",
         progress: Callable[[int, int], object] = lambda done, total: None,
     ) -> Tensor:
-        """Compute the logits with only some patches kept: bool `[m rows columns]` → `[m classes]`, in float32.
+        """Run the model with patches hidden, all but those `kept`: bool `[m rows columns]` → logits `[m classes]`.
 
-        `operator` is what hidden patches show, or "removed"; `progress` gets how many masks have run, and of how many.
+        Logits are in float32. `operator` is what hidden patches show, or "removed"; `progress` gets how many masks have
+        run, and of how many.
         """
         kept = kept.to(self.x.device).flatten(1)  # [m n]
         removed = isinstance(operator, str) and operator == REMOVED

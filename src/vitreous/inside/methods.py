@@ -68,7 +68,10 @@ def _attention(model: nn.Module, x: Tensor, target: int | None) -> Tensor:
 
 
 def _in_patches(parts: Callable[..., Tensor], *, size: bool = False) -> Compute:
-    """Make a method's map of patches from one of pixels, `[b c H W]`; of their sizes, if `size`."""
+    """Make one of the methods of heat maps from a function whose parts `[b c H W]` are summed over each patch.
+
+    With `size`, their absolute values are summed.
+    """
 
     def compute(model: nn.Module, x: Tensor, target: int | None) -> Tensor:
         found = parts(model, x, target)

@@ -56,12 +56,12 @@ def removal(
     seed: int = 0,
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> RemovalMap:
-    """Estimate how much each patch raises a class's log-odds: a prior map `[rows columns]` → a map and its error.
+    """Estimate by removal of patches how much each raises a class's log-odds: a prior map → a map and its error.
 
-    `predict` runs masked images (`HiddenPatches` and `log_odds`, for a model). The first of the `operators` hides the
-    random masks and two in three of the others, if there are two. It stops early when the ranking is `stable`. Priors
-    `[k rows columns]` of several classes, and their log-odds `[m k]`, give a map of each from the same passes; masks
-    follow the first.
+    Maps are `[rows columns]`. `predict` runs masked images (`HiddenPatches` and `log_odds`, for a model). The first of
+    the `operators` hides the random masks and two in three of the others, if there are two. It stops early when the
+    ranking is `stable`. Priors `[k rows columns]` of several classes, and their log-odds `[m k]`, give a map of each
+    from the same passes; masks follow the first.
 
     >>> weights = torch.tensor([[3.0, 1.0], [0.0, -2.0]])
     >>> found = removal(lambda kept, operator: (kept * weights).sum(dim=(1, 2)), torch.zeros(2, 2), passes=64)

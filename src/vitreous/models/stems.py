@@ -52,7 +52,7 @@ class StandardizedConv(nn.Conv2d):
         return F.conv2d(x, self.standardized(), stride=self.stride)
 
     def standardized(self) -> Tensor:
-        """Return the filters that a stem's convolution applies: `[out in height width]`."""
+        """Standardise the weights of a stem's convolution, each filter by itself: `[out in height width]`."""
         filters = self.weight.reshape(1, self.out_channels, -1)
         return F.batch_norm(filters, None, None, training=True, eps=1e-8).reshape_as(self.weight)  # each by itself
 
@@ -101,7 +101,7 @@ class HybridStem(nn.Module):
 
     @property
     def filters(self) -> Tensor:
-        """The filters of the hybrid stem's first convolution: `[64 c 7 7]`."""
+        """The standardised weights of the first convolution in the paper's hybrid stem: `[64 c 7 7]`."""
         return self._first()[0].standardized()
 
     def _first(self) -> tuple[StandardizedConv, nn.Module]:

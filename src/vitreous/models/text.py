@@ -144,7 +144,9 @@ class SentenceHead(nn.Module):
 
 
 def with_sentences(model: ViT, sentences: Tensor, scale: Tensor, bias: Tensor | None = None) -> ViT:
-    """Return the ViT with sentences as its classes, given their features `[s e]`; it shares its weights with `model`.
+    """Return the ViT with a head that compares images with a text tower's features of sentences `[s e]`.
+
+    The sentences are its classes; it shares its weights with `model`.
 
     >>> vision = ViT(ViTConfig(image_size=16, patch_size=8, width=24, depth=1, heads=2, classes=12)).eval()
     >>> worded = with_sentences(vision, torch.randn(3, 12), torch.tensor(2.0))
@@ -163,7 +165,7 @@ def with_sentences(model: ViT, sentences: Tensor, scale: Tensor, bias: Tensor | 
 
 
 def begin_head(model: ViT, sentences: Tensor, scale: Tensor, bias: Tensor | None = None) -> None:
-    """Replace the ViT's head by a linear one that begins with sentences' features `[s e]` (Wortsman et al., 2022).
+    """Replace the ViT's head by a linear one that begins with a text tower's features `[s e]` (Wortsman et al., 2022).
 
     Its logits are those of `with_sentences` until it learns. The projection into the shared space becomes the head's
     hidden layer, and an RMS norm takes the length out of what it gives, as the cosine does.
@@ -195,7 +197,7 @@ def begin_head(model: ViT, sentences: Tensor, scale: Tensor, bias: Tensor | None
 
 
 def _check_features(model: ViT, sentences: Tensor) -> None:
-    """Raise if features of sentences are not of the space that the ViT's head projects images into."""
+    """Raise if a text tower's features of sentences are not of the space that the ViT's head projects images into."""
     if model.config.dense != "none":
         raise ValueError(
             "a dense head has no features of the whole image to compare with sentences: load the CLIP itself"

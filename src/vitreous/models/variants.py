@@ -126,7 +126,7 @@ def variant(name: str, **changes: Any) -> ViTConfig:
 
 
 def split_changes(name: str, config: type) -> tuple[str, dict[str, Any]]:
-    """Split the fields of `config` that follow a model's name off it, each as the type of its default.
+    """Split a variant's name from the fields of `config` that follow and change it, each as the type of its default.
 
     >>> split_changes("vit_femto_patch4_32:channels=1,pool=mean", ViTConfig), split_changes("B/16", ViTConfig)
     (('vit_femto_patch4_32', {'channels': 1, 'pool': 'mean'}), ('B/16', {}))

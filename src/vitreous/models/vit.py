@@ -73,7 +73,7 @@ class PatchEmbedding(nn.Module):
         return hook(self, "patches", self.project(x))
 
     def project(self, x: Tensor) -> Tensor:
-        """Project images of any whole number of patches to tokens: `[b c H W]` → `[b n d]`."""
+        """Cut images into the ViT's patches, any whole number of them, and project each: `[b c H W]` → `[b n d]`."""
         if self.backbone is not None:
             x = self.backbone(x)
         (b, c, height, width), (p, q) = x.shape, self.kernel
@@ -85,7 +85,7 @@ class PatchEmbedding(nn.Module):
         return tokens
 
     def _wrong(self, x: Tensor) -> str:
-        """Write why a batch does not fit the patch embedding."""
+        """Write why this ViT cannot take a batch: its shape, channels or image size."""
         takes = f"this model takes [b {self.channels} {self.size[0]} {self.size[1]}], got {list(x.shape)}"
         if x.dim() != 4 or x.shape[1] != self.channels:
             return f"{takes}: preprocess the image with model.card.preprocess and stack images to a batch"
@@ -94,7 +94,7 @@ class PatchEmbedding(nn.Module):
 
 
 def sine_positions(config: ViTConfig, grid: tuple[int, int] | None = None) -> Tensor:
-    """Compute the ViT's fixed position embeddings of a grid: `[1 t d]`, or `[1 n d]` without slots for the prefix.
+    """Compute the ViT's fixed positions of a grid, sines and cosines: `[1 t d]`, or `[1 n d]` without prefix slots.
 
     1-D numbers the tokens as "Attention is All You Need" does; 2-D has half of the width for rows, half for columns.
     """
@@ -293,7 +293,10 @@ class ViT(nn.Module):
         return self.assemble(self.patch_embed(x), self.pos_embed)
 
     def assemble(self, x: Tensor, positions: Tensor | None) -> Tensor:
-        """Put the class, distillation and register tokens first and add positions: `[b n d]` → `[b t d]`."""
+        """Compute the ViT's z₀ (eq. 1), prefix tokens first and positions added: `[b n d]` → `[b t d]`.
+
+        Prefix tokens are the class token, the distillation token and the registers.
+        """
         if positions is not None and not self.config.prefix_positions:
             x = x + positions
         prefix = [token for token in (self.cls_token, self.dist_token, self.reg_token) if token is not None]
@@ -322,7 +325,7 @@ class ViT(nn.Module):
         return [*read, hook(self, "tokens", self.norm(x))]
 
     def pool(self, tokens: Tensor) -> Tensor:
-        """Pool a ViT's tokens that the head reads: `[b t d]` → `[b d]`, or `[b 2d]` for "token+mean"."""
+        """Pool the output of the ViT's blocks for its head: `[b t d]` → `[b d]`, or `[b 2d]` for "token+mean"."""
         parts = []
         if self.attn_pool is not None:
             parts.append(self.attn_pool(tokens if self.config.pool_prefix else tokens[:, self.layout.prefix :]))
@@ -355,7 +358,7 @@ class ViT(nn.Module):
     def get_intermediate_layers(
         self, x: Tensor, n: int | list[int] = 1, *, reshape: bool = False, norm: bool = False
     ) -> list[Tensor]:
-        """Return a ViT's tokens after chosen blocks: the last `n`, or those numbered in a list. Each `[b t d]`.
+        """Run the ViT and return the outputs of some blocks: the last `n`, or those numbered in a list. Each `[b t d]`.
 
         With `reshape` the patches alone, laid out as `[b d rows columns]`; with `norm` after the final layer norm.
         """
@@ -371,7 +374,7 @@ class ViT(nn.Module):
     def reset_classifier(
         self, classes: int, pool: Literal["token", "mean", "token+mean", "attention"] | None = None
     ) -> None:
-        """Replace a ViT's head by a new linear one with zero weights: `classes` outputs, or none for 0.
+        """Change this ViT's head to a new linear one with zero weights: `classes` outputs, or none for 0.
 
         A `pool` other than the model's replaces that too; by attention, its weights are drawn.
         """
@@ -394,14 +397,14 @@ class ViT(nn.Module):
     def reset_dense(
         self, classes: int, kind: Literal["linear", "decoder"] = "linear", blocks: Sequence[int] | None = None
     ) -> None:
-        """Replace a ViT's head by a new dense one that reads `blocks`, by default four spread evenly up to the last."""
+        """Change this ViT's head to a new dense one that reads `blocks`, by default four, spread evenly to the last."""
         changes: dict[str, Any] = {"representation_size": 0, "head_norm": False, "distillation_head": False}
         read = spread_blocks(self.config.depth) if blocks is None else tuple(blocks)
         config = replace(self.config, classes=classes, head_bias=True, dense=kind, dense_blocks=read, **changes)
         self.head, self.head_dist, self.config = self._drawn(DenseHead(config)), None, config
 
     def _drawn(self, part: Any) -> Any:
-        """Initialise a new part of a ViT, and move it to the others' device and type."""
+        """Initialise a part that this ViT gets later, such as a head, and move it to the others' device and type."""
         self.reset_parameters(part)
         return part.to(next(self.parameters()))
 
@@ -416,7 +419,7 @@ class ViT(nn.Module):
         return model
 
     def save_pretrained(self, folder: str) -> None:
-        """Write a ViT's `config.json` and `model.safetensors`, which `from_pretrained` reads back."""
+        """Let this ViT save itself: `config.json` and `model.safetensors`, which `from_pretrained` reads back."""
         from vitreous.weights.save import save
 
         save(self, folder)

@@ -196,7 +196,7 @@ class ViTConfig:
             object.__setattr__(self, name, float(value))  # a file may say 1 for 1.0
 
     def _check_dense(self) -> None:
-        """Check what a dense head reads in a `ViTConfig`, and that nothing contradicts it."""
+        """Check the fields of a `ViTConfig` that a dense head has: the blocks it reads, and what contradicts it."""
         numbers = self.dense_blocks
         if (self.dense == "none") == bool(numbers):
             raise ValueError(f"dense and dense_blocks belong together, got dense={self.dense!r} and blocks {numbers}")
@@ -264,7 +264,7 @@ class ViTConfig:
 
     @property
     def stem_stride(self) -> int:
-        """Pixels between two positions of the stem's feature map by a `ViTConfig`; 1 without a stem."""
+        """Pixels that a `ViTConfig`'s `stem` puts between two positions of its feature map; 1 without a stem."""
         if self.stem in ("none", "mobileclip"):
             return 1 if self.stem == "none" else math.prod(STRIDES)
         return 4 << max(len(STEMS[self.stem]) - 1, 0)  # each stage after the first halves the sides

@@ -73,7 +73,7 @@ class Explanation:
 
     @property
     def answer(self) -> Answer | None:
-        """What the model says of the explained image: its most probable classes, its labels, numbers or mask.
+        """The explanation's answer, as its page has it: most probable classes, labels, numbers or mask.
 
         None without an image or a classifier.
         """
@@ -88,7 +88,7 @@ class Explanation:
 
     @property
     def summary(self) -> str:
-        """The answer in an `Explanation` as a line, `dome 66.9%, church 19.9%`; what is explained, if not the first.
+        """An explanation page's answer in a line, `dome 66.9%, church 19.9%`; what is explained, if not the first.
 
         Of other tasks the labels that are present, the numbers, or the classes of most pixels, and what is explained.
         """
@@ -105,7 +105,7 @@ class Explanation:
 
     @property
     def verdict(self) -> str:
-        """Which map of an `Explanation` to trust, in a sentence; computing it takes hundreds of forward passes."""
+        """Which map on an explanation's page to trust, in a sentence; computing it takes hundreds of forward passes."""
         found = self.results("trust")[""]
         assert isinstance(found, Lines)
         return found.verdict
@@ -117,7 +117,7 @@ class Explanation:
         return self._results[name]
 
     def compute(self, progress: Progress = lambda view: None) -> dict[str, dict[str, Result]]:
-        """Compute all views of an `Explanation`; one of `all` that cannot be is left out and noted in `skipped`."""
+        """Compute all views of the explanation's page; one of `all` that cannot be is only noted in `skipped`."""
         found = {}
         for name, view in self.views.items():
             progress(view.title)
@@ -136,18 +136,18 @@ class Explanation:
             return None
 
     def map(self, name: str = "removal") -> np.ndarray:
-        """Return a heat map of an `Explanation` as an array `[rows columns]`, by its view, such as `removal`."""
+        """Return the heat map of a view, such as `removal`, on the explanation's page: an array `[rows columns]`."""
         for result in self.results(name).values():
             if isinstance(result, Map) and not result.colours:
                 return result.shown()
         raise ValueError(f"the view {name!r} is no heat map: try removal, relevance, rollout or attention-rows")
 
     def figures(self, name: str) -> dict[str, "Figure"]:
-        """Draw the figures of an `Explanation`'s view by name; one alone has the name ''."""
+        """Return the figures of a view by name, for use outside the explanation's page; one alone has the name ''."""
         return {part: self.figure(name, part) for part in self.results(name)}
 
     def figure(self, name: str, part: str | None = None) -> "Figure":
-        """Draw one figure of an `Explanation`'s view: its first, or the one called `part`."""
+        """Return one figure of a view, for use outside the explanation's page: the first, or the one called `part`."""
         from vitreous.figures.draw import draw  # imported late: the page needs no matplotlib
 
         results = self.results(name)
@@ -243,7 +243,10 @@ class Explanation:
         return save_report(path, [explanation.page()], model, live=precision)
 
     def save_figures(self, folder: str | Path, format: Format = "png", *, apart: bool = False) -> list[Path]:
-        """Write each view of an `Explanation` as files in a folder; `apart`: in a new one named after the image."""
+        """Save an explanation as a folder of figures, one file or more for each view, rather than as a page.
+
+        With `apart`, they go into a new folder inside it, named after the image.
+        """
         from vitreous.figures.style import encode
 
         folder = Path(folder)
@@ -261,7 +264,7 @@ class Explanation:
         return written
 
     def _repr_html_(self) -> str:
-        """Show the interactive page of an `Explanation` in a notebook, in a frame of its own."""
+        """Show an explanation in a notebook by its whole interactive page, in a frame of its own."""
         text = html_text.escape(self.html(), quote=True)
         style = "width: 100%; height: 760px; border: 1px solid #ccc; border-radius: 6px"
         return f'<iframe srcdoc="{text}" style="{style}" sandbox="allow-scripts allow-downloads"></iframe>'

@@ -121,7 +121,7 @@ def round_weights(model: ViT, precision: LivePrecision) -> ViT:
 
 
 def _rounded(weight: Tensor, precision: LivePrecision) -> Tensor:
-    """Round a matrix of a live page to 16-bit floats, or to bytes with a scale a row."""
+    """Round a matrix of the network in a live page to 16-bit floats, or to 8-bit integers with a scale for each row."""
     if precision == "fp16":
         return weight.half().to(weight)
     scale = _scales(weight)

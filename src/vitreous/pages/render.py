@@ -138,7 +138,7 @@ class Line:
 def line_chart(
     lines: Sequence[Line], *, title: str, x_label: str, y_label: str, unit: str = "", x_from: float | None = None
 ) -> Markup:
-    """Draw lines as an element of a page; the x axis begins at `x_from`, or at the first number.
+    """Render a line chart as HTML, an element of a page; its x axis begins at `x_from`, or at the first number.
 
     >>> str(line_chart([Line("ViT", [1, 2], [0.5, float("nan")])], title="Loss", x_label="epoch", y_label="loss"))[-65:]
     '[{"label": "ViT", "x": [1, 2], "y": [0.5, null]}]}</script></div>'
@@ -155,7 +155,7 @@ def line_chart(
 
 
 def _numbers(values: Sequence[float]) -> list[float | None]:
-    """Turn infinite and undefined values of a line chart into gaps in the line."""
+    """Render infinite and undefined numbers of a page's line chart as None: a gap in the line."""
     return [value if math.isfinite(value) else None for value in values]
 
 

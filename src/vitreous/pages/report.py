@@ -115,7 +115,7 @@ def predictions(inspection: Inspection) -> tuple[Prediction, ...]:
 
 
 def describe_answers(inspection: Inspection) -> list[dict[str, Any]]:
-    """Describe what the model gives for the page: its likeliest classes, or all labels, numbers or pixel classes."""
+    """Describe the answers for the report's header: the likeliest classes, or all labels, numbers or pixel classes."""
     if inspection.output is not None and inspection.image is not None:
         return list_outputs(inspection)
     return [asdict(each) for each in predictions(inspection)]

@@ -152,9 +152,9 @@ def _numbers(
 
 
 def time_to_accuracy(rows: Sequence[Row], levels: Sequence[float] = LEVELS) -> list[tuple[float, int, float]]:
-    """List for the run's page when each accuracy was first reached on held-out images: (level, epoch, seconds).
+    """List for the page of a run when it first reached each level of accuracy: (level, epoch, seconds).
 
-    Of several levels that one evaluation reached first, the highest stands for all.
+    Held-out images count. Of several levels that one evaluation reached first, the highest stands for all.
 
     >>> time_to_accuracy([{"epoch": 1, "seconds": 2.0, "test_top1": 0.65}, {"epoch": 2, "seconds": 4.0}])
     [(0.6, 1, 2.0)]
@@ -183,7 +183,7 @@ class MetricChart:
     unit: str = ""
 
     def draw(self) -> Markup:
-        """Draw a chart of a run's metrics."""
+        """Return this chart of metrics as an element of the run's page."""
         return line_chart(self.lines, title=self.title, x_label="epoch", y_label=self.y_label, unit=self.unit, x_from=0)
 
 

@@ -51,7 +51,7 @@ def find_class(target: SupportsIndex | str | None, model: Model) -> int | None:
 
 
 def _index(target: SupportsIndex) -> int:
-    """Read the index of a class for `find_class`; bools and floats are none."""
+    """Return the index by which `find_class` matches a class that is not named; raise for bools and floats."""
     truth = isinstance(target, bool) or str(getattr(target, "dtype", "")).endswith("bool")
     try:
         if not truth:

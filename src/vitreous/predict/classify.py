@@ -96,7 +96,7 @@ class Answer:
         return [(p.class_name, f"{p.probability:6.1%}{'  present' * bool(p.present)}") for p in self.predictions]
 
     def brief(self) -> str:
-        """Write an answer of `classify` in one line: the three largest classes, labels that are present, or numbers."""
+        """Sum up in a line what `classify` predicts for an image: three largest classes, labels present, or numbers."""
         if self.numbers is not None:
             return ", ".join(f"{name} {value}" for name, value in self.rows())
         if self.labels is not None:
@@ -104,7 +104,7 @@ class Answer:
         return ", ".join(map(str, (self.predictions if self.shares is None else self.shares)[:3]))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return an answer of `classify` as JSON values; the pixels of a mask are left out."""
+        """Return what `classify` predicts for one image as JSON values; the pixels of a mask are left out."""
         values: dict[str, Any] = {"image": self.image}
         if self.numbers is not None:
             return values | {"numbers": self.numbers}
@@ -125,7 +125,7 @@ class Answer:
         return Answers([self])._repr_html_()
 
     def _html_cell(self) -> str:
-        """Write an answer of `classify` for a notebook's table; classes of a mask with their colours."""
+        """Write what `classify` predicts for one image as HTML; classes of a mask with their colours."""
         if self.shares is not None:
             colours, square = mask_colours(self.classes), '<span style="color:{}">■</span> '
             return "<br>".join(square.format(colours[each.index]) + html.escape(str(each)) for each in self.shares)
@@ -145,7 +145,7 @@ class Answers(list[Answer]):
         return "\n".join(lines + ([f"… and {len(self) - SHOWN} more"] if len(self) > SHOWN else [])) or "no images"
 
     def _repr_html_(self) -> str:
-        """Make a table of the answers of `classify` with thumbnails, for a notebook."""
+        """Show in a notebook what `classify` returns: each image's thumbnail beside its predictions."""
         cells = [(thumbnail(a.source, a.mask, a.classes), html.escape(a.image), a._html_cell()) for a in self[:SHOWN]]
         rows = "".join(f"<tr><td>{'<td>'.join(row)}" for row in cells)
         more = f"<p>… and {len(self) - SHOWN} more</p>" if len(self) > SHOWN else ""
@@ -282,7 +282,7 @@ def _numbers(outputs: Tensor, card: Card, top: int, preprocess: Preprocess, size
 
 
 def _mask(logits: Tensor, card: Card, top: int, preprocess: Preprocess, size: Size) -> Answer:
-    """Make the answer of `classify` from logits `[k h w]`: the class of each pixel of the image."""
+    """Make the `Answer` of `classify` for a model that segments: a mask and its shares, from logits `[k h w]`."""
     mask = full_mask(logits, preprocess, *size)
     shares = tuple(ClassShare(i, card.label(i), share) for i, share in class_shares(mask, len(logits)).items())
     return Answer("", shares=shares, mask=mask, classes=len(logits))

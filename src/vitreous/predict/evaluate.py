@@ -149,7 +149,7 @@ def evaluate(
 
 
 def _sum_up(tally: _Tally, names: tuple[str, ...], note: str) -> Evaluation:
-    """Compute the figures of `evaluate` for classes."""
+    """Finish `evaluate` for a model of classes: turn the tally of all batches into its `Evaluation`."""
     from torchmetrics.functional.classification import binary_calibration_error, multiclass_confusion_matrix
 
     label, rows = torch.cat(tally.targets), torch.cat(tally.rows)
@@ -172,7 +172,7 @@ def _sum_up(tally: _Tally, names: tuple[str, ...], note: str) -> Evaluation:
 
 
 def _sum_up_task(tally: _Tally, names: tuple[str, ...], card: Card, note: str) -> TaskEvaluation:
-    """Compute the figures of `evaluate` for labels, numbers or masks."""
+    """Finish `evaluate` for labels, numbers or masks: turn the tally of all batches into its `TaskEvaluation`."""
     task, rows = card.task, torch.cat(tally.rows)
     targets = torch.cat(tally.targets).numpy() if tally.targets else np.zeros((0, 0), np.float32)
     if task == "multilabel" and not (targets > 0.5).any():
@@ -214,7 +214,7 @@ def _with_names(data: ImageDataset, card: Card, classes: int) -> ImageDataset:
 def open_unseen(
     name: str | Path, model: Model, root: Path | None = None, *, all_images: bool = False
 ) -> tuple[ImageDataset, str]:
-    """Open the images to evaluate on: test images, or of a model's own training data those held out then; say so."""
+    """Open images to `evaluate` on that the model has not seen: test images, or those its training held out; say so."""
     source = _source(name, root, model.card)
     data = source.open("test")
     used = training_config(model)
@@ -261,7 +261,7 @@ def _source(name: str | Path, root: Path | None, card: Card) -> DatasetSource:
 
 
 def _is_same_data(name: str | Path, used: dict[str, Any], train_images: int, model: Model) -> bool:
-    """Return whether the model that `evaluate` measures was trained on this data: by path, or by name if moved."""
+    """Return whether the data to evaluate on is what the model learned from: by path, or by name if moved."""
     before, now = (os.path.realpath(str(path)) for path in (used.get("data"), name))
     recorded = (model.card.training or {}).get("training_images")
     same_name = os.path.basename(before) == os.path.basename(now)
@@ -269,7 +269,7 @@ def _is_same_data(name: str | Path, used: dict[str, Any], train_images: int, mod
 
 
 def _without_validation(used: dict[str, Any], train_images: int) -> int:
-    """Return how many train images the training of the model for `evaluate` left after its share for validation."""
+    """Return how many train images the model that is evaluated could learn from: all but its share for validation."""
     share = used.get("validation") or 0
     return train_images - (max(1, round(share * train_images)) if share else 0)
 
@@ -282,7 +282,7 @@ def _count_learned(used: dict[str, Any], train_images: int, model: Model) -> int
 
 
 def training_config(model: Model) -> dict[str, Any] | None:
-    """Return the settings that the model of `evaluate` was trained with: its record, or its run's config."""
+    """Return for `evaluate` how the model to measure was trained, as settings: its record, or its run's config."""
     record = model.card.training
     if isinstance(record, dict) and isinstance(record.get("config"), dict):
         return dict(record["config"])

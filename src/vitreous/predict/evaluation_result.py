@@ -157,7 +157,7 @@ class TaskEvaluation(MeasuredModel):
         return {name: {key: _rounded(value) for key, value in own.items()} for name, own in self.each.items()}
 
     def format_classes(self, limit: int = 20) -> str:
-        """Format the figures of each label, number or class in an evaluation's result, the lowest first."""
+        """Write an evaluation result's figures as text, a line for each label, number or class, the lowest first."""
         if self.task == "regress" and len(self.each) == 1:
             return ""
         first = next(iter(sorted(self.each.values(), key=len)[-1]))  # a number that is equal for all images has no R²
@@ -169,7 +169,7 @@ class TaskEvaluation(MeasuredModel):
 
 
 def _lines(texts: Mapping[str, str], limit: int, nouns: str) -> str:
-    """Lay the figures of the classes in an evaluation's result out as lines, the first ones of many."""
+    """Lay out the text of an evaluation result, a line for each class; of many classes, the first ones."""
     width = max(len(name) for name in list(texts)[:limit])
     lines = [f"  {name:<{width}}  {text}" for name, text in list(texts.items())[:limit]]
     return "\n".join(lines + ([f"  … and {len(texts) - limit} more {nouns}"] if len(texts) > limit else []))

@@ -55,7 +55,9 @@ def to_model(batch: Tensor, preprocess: Preprocess, like: Tensor) -> Tensor:
 def decode_batches(
     data: ImageDataset, preprocess: Preprocess, batch_size: int, problems: list[ImageError]
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Decode images in batches of pixels, uint8 `[b c h w]`, with their targets; errors go to `problems`.
+    """Decode a dataset ahead of the model, batch by batch, at the start of the inference pipeline.
+
+    A batch is pixels, uint8 `[b c h w]`, and targets; errors go to `problems`.
 
     Targets are classes `[b]`, labels or numbers `[b k]`, or masks as the model sees them, `[b h w]`.
     """
@@ -103,7 +105,7 @@ def compute_batches(
 def _compute_in_lanes(
     compute: Compute, batches: Iterable[tuple[Tensor, About]], lanes: int
 ) -> Iterator[tuple[About, Tensor]]:
-    """Run the model on several batches at the same time, each on a thread with its share of torch's threads."""
+    """Compute several batches of the inference pipeline at once, each on a thread with a share of torch's threads."""
     threads = torch.get_num_threads()
 
     def work(batch: tuple[Tensor, About]) -> tuple[About, Tensor]:
@@ -161,7 +163,10 @@ def check_finite(outputs: Tensor, name: str) -> None:
 
 
 def task_of(model: Model) -> str:
-    """Return the task that the pipeline's outputs answer; a model whose numbers are not in their own units raises."""
+    """Return the task of the outputs that the inference pipeline brings back.
+
+    A model whose numbers are still in units of their deviation raises.
+    """
     if model.card.standard is not None:
         raise ValueError(f"the numbers of {model.card.name} are still in units of their deviation: fold_standard first")
     task: str = model.card.task
@@ -169,7 +174,7 @@ def task_of(model: Model) -> str:
 
 
 def embedding(model: Model, x: Tensor) -> Tensor:
-    """Compute the features that the pipeline returns for a batch: below a classifier, or a headless model's output."""
+    """Run a batch in the inference pipeline to features: those below a classifier, or a headless model's output."""
     return model.features(x) if model.card.head == "classifier" else model(x)
 
 
@@ -224,7 +229,7 @@ class PlainCompute:
 
 
 def plain_compute(model: Model, output: PlainOutput, device: str = "auto", precision: str = "fp32") -> PlainCompute:
-    """Make the function that runs batches through the plain model on a device; the caller's model is not changed."""
+    """Make the stage of the inference pipeline that runs the plain model on a device; the caller's is not changed."""
     return PlainCompute(copy_to(model, device, precision), output)
 
 

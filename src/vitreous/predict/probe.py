@@ -142,7 +142,10 @@ def _probe_patches(
     device: str,
     progress: Callable[[int, int], object],
 ) -> dict[str, Any]:
-    """Probe the features of patches on masks: learn from the patches of `train`, and measure the pixels of `test`."""
+    """Probe features of patches: fit a linear probe on patches of `train`, and measure it on pixels of `test`.
+
+    The classes of patches and pixels come from masks.
+    """
     config, preprocess = model.config, model.card.preprocess
     if isinstance(config, TimmConfig):
         raise ValueError("a timm classifier has no patches that are known here: choose a ViT or ResNet")
@@ -206,10 +209,10 @@ def _probe_patches(
 
 
 def patch_labels(mask: Tensor, grid: tuple[int, int], classes: int, sides: tuple[int, int] | None = None) -> Tensor:
-    """Return for a probe the class of most pixels of each patch, uint8 `[h w]` → `[rows columns]`; -1 if all ignored.
+    """Return the classes that a linear probe learns for patches: that of most pixels, uint8 `[h w]` → `[rows columns]`.
 
-    `sides` are height and width of a patch; by default the image is divided evenly. Of two equal counts the lower class
-    is taken.
+    It is -1 if all pixels of a patch are ignored; of two equal counts the lower class is taken. `sides` are height and
+    width of a patch; by default the image is divided evenly.
 
     >>> patch_labels(torch.tensor([[0, 1, 1, 255], [1, 1, 255, 255]]), (1, 2), 2, (2, 2))
     tensor([[1, 1]])

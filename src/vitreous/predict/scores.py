@@ -180,7 +180,7 @@ def variances(targets: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def mask_rows(logits: Tensor, masks: Tensor) -> Tensor:
-    """Score masks: count the pixels of each class, ignored ones left out, `[b 3k+5]`.
+    """Compute each image's row of counts for the scores of masks, ignored pixels left out: `[b 3k+5]`.
 
     Correct, predicted and labelled pixels of each class; then boundary pixels of the prediction near the label's, all
     of the prediction's, of the label near the prediction's, all of the label's, and those hidden by ignored pixels.
@@ -211,7 +211,9 @@ def check_masks(masks: Tensor, classes: int) -> None:
 
 
 def split_counts(rows: Counts) -> tuple[Counts, Counts, Counts, Counts]:
-    """Split rows of masks `[… 3k+5]`: correct, predicted and labelled pixels of each class `[… k]`, boundaries `[… 5]`.
+    """Split the rows that masks are scored by, `[… 3k+5]`, into counts of each class `[… k]` and of boundaries `[… 5]`.
+
+    The counts of each class are its correct, predicted and labelled pixels.
 
     >>> split_counts(np.arange(11))
     (array([0, 1]), array([2, 3]), array([4, 5]), array([ 6,  7,  8,  9, 10]))
@@ -229,7 +231,7 @@ def boundary(mask: Tensor, valid: Tensor) -> Tensor:
 
 
 def mask_figures(rows: Tensor, targets: NDArray[np.float32] | Sequence[int] | None = None) -> dict[str, float]:
-    """Compute mean IoU over classes, pixel accuracy, and boundary F where most of the labels' boundaries count.
+    """Compute the scores of masks: mean IoU, pixel accuracy, and boundary F where most of the labels' boundaries count.
 
     >>> logits = torch.tensor([[[[2.0, 2.0], [2.0, 0.0]], [[1.0, 1.0], [1.0, 1.0]]]])  # [1 2 2 2]
     >>> mask_figures(mask_rows(logits, torch.tensor([[[0, 0], [1, 1]]])))
@@ -277,7 +279,7 @@ EACH: dict[str, Callable[[Tensor, NDArray[np.float32]], Sequence[dict[str, float
 
 
 def balanced_accuracy(labels: Sequence[int], predicted: Sequence[int]) -> float:
-    """Score classes by balanced accuracy: the mean over classes of the share of their images that is recognised.
+    """Score predictions by balanced accuracy: the mean over classes of the share of their images that is recognised.
 
     >>> balanced_accuracy([0, 0, 0, 1], [0, 0, 0, 0])
     0.5

@@ -73,7 +73,7 @@ def _neighbours(length: int, seen: tuple[float, float], view: tuple[int, int]) -
 
 
 def mask_path(folder: Path, image: str) -> Path:
-    """Name the file that an image's segmentation is written to: the image's stem, in that folder.
+    """Return the path of an image's mask in a folder of segmentations: the image's stem, as a PNG file.
 
     >>> mask_path(Path("masks"), "photos/cat.jpg").as_posix()
     'masks/cat.png'

@@ -190,7 +190,7 @@ def write_features(
 
 
 def stored_dtype(precision: str) -> np.dtype[Any]:
-    """Return the number format of patch features in a table's file: half floats hold those computed in fp16 exactly.
+    """Return the number format of a table's column of patch features: half floats hold those computed in fp16 exactly.
 
     >>> stored_dtype("fp16"), stored_dtype("bf16")
     (dtype('float16'), dtype('float32'))
@@ -210,7 +210,7 @@ def shape_metadata(shape: Sequence[int]) -> dict[str, str]:
 def write_tokens(
     path: str | Path, rows: Iterable[tuple[str, Tensor]], model_name: str, precision: str = "fp32"
 ) -> tuple[int, ...]:
-    """Write patch features as a table while they are computed; return the shape of all: images, rows, columns, d.
+    """Write a table file of patch features row by row, as they come; return its shape: images, rows, columns, d.
 
     `.parquet` has columns image, rows, columns and features, flattened. `.npy` is one array `[images rows columns d]`,
     with the images' names in a JSON file beside it. Neither is ever in memory as a whole. `.npz` is: it holds the
@@ -252,7 +252,7 @@ def write_tokens(
 
 
 def _write_npy_header(file: IO[bytes], shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    """Write the first bytes of a .npy file of patch features."""
+    """Begin a .npy table, to which rows of patch features are appended, with its header."""
     about = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, about)
 

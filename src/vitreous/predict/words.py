@@ -134,7 +134,10 @@ class TwoTowers:
 def two_towers(
     model: ViT, classes: Sequence[str] = (), *, note: Callable[[str], object] = lambda line: None
 ) -> TwoTowers | None:
-    """Load the text tower for words as classes; None if a model has none, with a note of the reason if one could be."""
+    """Pair a model with its text tower, so that any words can be its classes; None if it has no text tower.
+
+    If it could have one, a note says why it has none.
+    """
     if model.card.head == "classifier" or not re.search("clip|siglip", model.card.report.format):
         return None
     try:
@@ -146,7 +149,7 @@ def two_towers(
 
 
 def tower_of(model: Model) -> TextTower:
-    """Load the text tower and tokenizer for words as classes."""
+    """Return the text tower that turns words into the classes of a CLIP or SigLIP, with its tokenizer."""
     from vitreous.weights.load_text import load_text  # not at the top: `tokenizers` takes a tenth of a second to import
 
     return load_text(model)
@@ -159,7 +162,10 @@ def name_target(
     *,
     note: Callable[[str], object] = lambda line: None,
 ) -> tuple[Model, int | None]:
-    """Return the model and the index of the class to explain: one of its own, or words for a CLIP or SigLIP."""
+    """Turn a target in words into a class of a CLIP or SigLIP; return that model and the index of the class.
+
+    An index, and any target of a classifier, is one of the model's own classes unless `classes` are given.
+    """
     sentence = isinstance(target, str) and not target.isdecimal() and model.card.head != "classifier"
     if not classes and not sentence:
         return model, find_class(target, model)
@@ -261,7 +267,7 @@ def check_sentences(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def read_words(words: Sequence[str], flag: str = "--classes") -> tuple[str, ...]:
-    """Read the words that are to be classes: those that a flag lists, or the lines of the one file that it names.
+    """Read sentences to take as classes: the words themselves, or the lines of the one text file that they name.
 
     >>> read_words(["a cat", "a dog"])
     ('a cat', 'a dog')
@@ -303,7 +309,7 @@ def with_folder_names(
 def begin_with_words(
     model: Model, names: Sequence[str], template: str = "{}", *, note: Callable[[str], object] = lambda line: None
 ) -> None:
-    """Give a CLIP or SigLIP a linear head that begins with the text features of a dataset's class names."""
+    """Turn a dataset's class names into words, with whose text features a CLIP's or SigLIP's linear head begins."""
     if not isinstance(model, ViT) or model.card.head == "classifier":
         raise ValueError(f"{model.card.name} has no text tower: a head begun with text needs a CLIP or SigLIP")
     words, tower = _noted_words(names, note), tower_of(model)
@@ -322,7 +328,7 @@ def _noted_words(names: Sequence[str], note: Callable[[str], object]) -> tuple[s
 
 
 def named_by_folders(model: Model, names: Sequence[str]) -> bool:
-    """Return whether a model's classes are a dataset's class names as words, in their order."""
+    """Return whether a model's classes are words that were made of a dataset's class names, in their order."""
     return isinstance(getattr(model, "head", None), SentenceHead) and model.card.class_names == folder_words(names)
 
 
@@ -343,7 +349,7 @@ def folder_words(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def clean_name(name: str) -> str:
-    """Return a class folder's name as words: without a WordNet id, underscores or hyphens between words.
+    """Turn a class's name into words for a sentence: without a WordNet id, underscores or hyphens between words.
 
     >>> clean_name("n02123045_tabby_cat"), clean_name("Golden-Retriever"), clean_name("n02123045")
     ('tabby cat', 'Golden Retriever', 'n02123045')

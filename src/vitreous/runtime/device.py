@@ -58,7 +58,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def max_lanes() -> int:
-    """Return how many batches to compute in parallel on a CPU: one for each thread, up to `MAX_LANES`."""
+    """Return how many lanes this machine's CPU has for batches in parallel: one for each thread, up to `MAX_LANES`."""
     return min(MAX_LANES, torch.get_num_threads())
 
 
@@ -99,7 +99,7 @@ def cores() -> int:
 
 
 def lacks_compiler(device: torch.device) -> bool:
-    """Return whether `torch.compile` cannot work because there is no C++ compiler, which it needs for CPU kernels."""
+    """Return whether a device is a CPU on a machine without the C++ compiler that `torch.compile` needs there."""
     if device.type != "cpu":
         return False
     try:
@@ -112,10 +112,10 @@ def lacks_compiler(device: torch.device) -> bool:
 
 
 def quieten_compiler() -> None:
-    """Silence the warning of `torch.compile` on a CPU that CUDA's tools are installed and no GPU is."""
+    """Silence torch's warning, when it compiles for a CPU, that this machine has CUDA's tools and no GPU device."""
     logging.getLogger("torch.utils.cpp_extension").addFilter(_is_of_use)
 
 
 def _is_of_use(record: logging.LogRecord) -> bool:
-    """Return whether to log a record of the compiler: all but the one that `quieten_compiler` silences."""
+    """Return whether to log a record of torch's: not that this machine has no GPU device (`quieten_compiler`)."""
     return not str(record.msg).startswith("No CUDA runtime is found")

@@ -21,7 +21,7 @@ with the process that failed first."""
 
 
 def report_error(error: Exception, *, with_traceback: bool = False) -> None:
-    """Print the error as one line on standard error, and write it to `torchrun`'s error file if there is one."""
+    """Report an error as one line on standard error, and in `torchrun`'s error file if there is one."""
     rank = this_rank()
     line = " ".join(_message(error).split()) or type(error).__name__
     if rank.world_size > 1:
@@ -35,7 +35,7 @@ def report_error(error: Exception, *, with_traceback: bool = False) -> None:
 
 
 def exit_process(code: int) -> NoReturn:
-    """Exit the process with `code`; after an error in a process group, skip the interpreter's cleanup.
+    """Exit the process with an error's `code`; if a process group is open, skip the interpreter's cleanup.
 
     The group's threads may be sending to a process that has gone. Cleanup would destroy the group under them, and the
     process would then abort instead of returning the code.
@@ -60,15 +60,16 @@ def _message(error: Exception) -> str:
 
 
 def is_peer_loss(error: Exception) -> bool:
-    """Return whether an error only says that another process of `torchrun` has ended."""
+    """Return whether an error is not this process's own: it only says that another of `torchrun`'s has ended."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
     return isinstance(error, RuntimeError) and ("DistError" in kinds or "gloo" in str(error))
 
 
 def _write_error_file(text: str) -> None:
-    """Write the error file that `torchrun` asks for, in the format of torch.distributed.elastic's ErrorHandler.
+    """Report an error also in the file that `torchrun` names, from which its summary quotes.
 
-    Its own `record_exception` would show a traceback for a mistyped path too.
+    The format is that of torch.distributed.elastic's ErrorHandler, whose own `record_exception` would show a traceback
+    for a mistyped path too.
     """
     if path := os.environ.get(ERROR_FILE):
         message = {"message": text, "extraInfo": {"py_callstack": text, "timestamp": str(int(time.time()))}}

@@ -38,7 +38,7 @@ def check_writable_file(path: Path) -> None:
 
 
 def check_page_file(path: Path, figures: str = "") -> Path:
-    """Raise if a page would be written to a file of another kind; `figures` names what writes images.
+    """Raise if the path of a file for a page has the suffix of another kind; `figures` names what writes images.
 
     >>> check_page_file(Path("cat.html"), "--figures FOLDER").name
     'cat.html'
@@ -50,7 +50,7 @@ def check_page_file(path: Path, figures: str = "") -> Path:
 
 
 def check_writable_folder(folder: Path, flag: str) -> None:
-    """Raise if nothing can be written to a folder that `flag` named; the folder may not exist yet."""
+    """Raise if files cannot be written to a folder, which may not exist yet; the error names the `flag` to change."""
     check_output_name(folder)
     if folder.suffix in FILE_SUFFIXES and not folder.exists():
         raise ValueError(f"{folder} is the name of a file, expected a folder: try {folder.with_suffix('')} with {flag}")
@@ -122,7 +122,7 @@ def cache_folder(cache_dir: str | Path | None = None) -> Path:
 
 
 def spell_path(name: str | os.PathLike[str]) -> str:
-    """Write a name or a path as text, in which a path differs from a name: a file in this folder begins with `./`.
+    """Write a file's path as text that cannot be taken for a name: in this folder it begins with `./`. Names are kept.
 
     >>> spell_path("digits"), spell_path(Path("digits")), spell_path(Path("images/digits"))
     ('digits', './digits', 'images/digits')
@@ -134,7 +134,7 @@ def spell_path(name: str | os.PathLike[str]) -> str:
 
 
 def short_name(name: str) -> str:
-    """Return the last part of a path or a name: local paths are not written to files that may be shared.
+    """Return the last part of a file's path, or of a name: local paths are not written to files that may be shared.
 
     >>> short_name("runs/digits/"), short_name("google/vit-base-patch16-224")
     ('digits', 'vit-base-patch16-224')
@@ -143,7 +143,7 @@ def short_name(name: str) -> str:
 
 
 def without_folders(text: str) -> str:
-    """Cut the folders of this machine out of a message: local paths are not written to files that may be shared.
+    """Cut the folders off files' paths in a message: local paths are not written to files that may be shared.
 
     >>> without_folders("CIFAR10 is not in /home/me/data and not at https://a.org/b")
     'CIFAR10 is not in …/data and not at https://a.org/b'

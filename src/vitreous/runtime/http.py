@@ -39,7 +39,7 @@ def check_address(url: str) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an http address belongs to this machine alone.
+    """Return whether http to a host stays on this machine: the host is a loopback address.
 
     >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("localhost"), is_loopback("0.0.0.0")
     (True, True, True, False)

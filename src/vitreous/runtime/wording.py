@@ -60,7 +60,7 @@ def accuracy(share: float) -> str:
 
 
 def figure(name: str, value: float) -> str:
-    """Write a figure of labels, numbers or masks by its name in files.
+    """Word a figure of labels, numbers or masks by its name in files: in percent, or with as many digits as suit.
 
     >>> figure("miou", 0.95321), figure("mae", 4.12345), figure("r2", 0.9)
     ('95.32%', '4.123', '0.900')
@@ -69,7 +69,7 @@ def figure(name: str, value: float) -> str:
 
 
 def format_number(value: float) -> str:
-    """Write a number of an answer with four digits, or all before the point.
+    """Write a number for messages, figures and pages with four digits, or all before the point.
 
     >>> [format_number(value) for value in (-23.4567, 0.00123456, 184223.4, 3.0)]
     ['-23.46', '0.001235', '184223', '3']

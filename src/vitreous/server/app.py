@@ -338,7 +338,7 @@ def parse_pixel(text: str) -> tuple[int, int] | None:
 
 
 def describe(name: str, model: ViT) -> dict[str, Any]:
-    """Describe a model to the explorer's page: the fields of `ModelInfo` but for `sentences`."""
+    """Describe a model in the explorer app's list of models: the fields of `ModelInfo` but for `sentences`."""
     config = model.config
     return {
         "name": name,
@@ -354,7 +354,7 @@ def describe(name: str, model: ViT) -> dict[str, Any]:
 
 @cache
 def encoded_samples() -> dict[str, bytes]:
-    """Encode the sample images as PNG, at the explorer's first request for one."""
+    """Encode the sample images that the explorer's web app offers as PNG, at the first request for one."""
     encoded = {}
     for name, image in samples().items():
         file = io.BytesIO()

@@ -138,7 +138,10 @@ class LimitedBody:
         self.end = asyncio.get_running_loop().time() + limits.max_seconds
 
     async def receive(self) -> Message:
-        """Receive the next piece of a request's body; the application turns what is raised here into a response."""
+        """Receive the next piece of a request's body, within the security limits on its bytes and seconds.
+
+        The application turns what is raised here into a response.
+        """
         limits = self.limits
         try:
             async with asyncio.timeout_at(self.end if self.more else None):

@@ -174,7 +174,7 @@ def _reason(error: OSError, host: str, port: int) -> str:
 
 
 def is_any(host: str) -> bool:
-    """Return whether the `host` to serve on stands for every address of this machine: its names cannot be listed."""
+    """Return whether to serve on `host` is to listen on every address of this machine: its names cannot be listed."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
@@ -182,7 +182,7 @@ def is_any(host: str) -> bool:
 
 
 def allowed_hosts(host: str, port: int) -> frozenset[str]:
-    """List the `host:port` pairs under which the explorer is served: the host, and this machine's usual names."""
+    """List the addresses to serve the explorer at, as `host:port`: the host, and this machine's usual names."""
     names = {host, "127.0.0.1", "localhost", "[::1]"}
     if ":" in host:
         names.add(f"[{host}]")

@@ -118,14 +118,17 @@ def small_batch(network: nn.Module, forward: Forward, example: Tensor) -> Comput
 
 
 def packed(network: nn.Module, forward: Forward, example: Tensor) -> Compute:
-    """Build the CPU's backend with weights packed for oneDNN, GELU and residuals inside the products."""
+    """Build the backend that runs `packed_forward` on a CPU: weights packed, GELU and residuals inside the products."""
     if forward.merge or not fits(network) or example.device.type != "cpu" or not onednn_available(example.dtype):
         raise UnsupportedBackend("it needs a GELU network whose head reads the class token, on a CPU with oneDNN")
     return packed_forward(network, len(example), forward.output)  # type: ignore[arg-type]
 
 
 def recorded(build: Builder) -> Builder:
-    """Record a backend as a CUDA graph. The next call overwrites the returned tensor: copy it before."""
+    """Turn a backend's builder into that of the same backend recorded as a CUDA graph.
+
+    The next call overwrites the returned tensor: copy it before.
+    """
 
     def start(network: nn.Module, forward: Forward, example: Tensor) -> Compute:
         compute = build(network, forward, example)
@@ -201,7 +204,7 @@ def build_backends(
 
 
 def time_backends(built: dict[str, Compute], example: Tensor) -> dict[str, float]:
-    """Measure the median seconds of each backend, in turns: a busy machine then slows all of them alike."""
+    """Time the backends that were built, in turns, as a busy machine then slows all alike: median seconds of each."""
     times: dict[str, list[float]] = {name: [] for name in built}
     for _ in range(ROUNDS):
         for name, compute in built.items():
@@ -241,7 +244,7 @@ class BackendChoice:
 
 
 def backend_choice(folder: Path | None, device: torch.device, *question: Any) -> BackendChoice | None:
-    """Return the file that remembers the fastest backend for a model on this machine; None without a cache folder."""
+    """Return the file that keeps the choice among backends for a model on this machine; None without a cache folder."""
     if folder is None:
         return None
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()

@@ -53,7 +53,7 @@ class DynamicSizeViT(nn.Module):
         return logits
 
     def positions(self, grid: Grid) -> Tensor | None:
-        """Compute the position embedding for a grid: `[1 t d]`, or `[1 n d]` without slots for the prefix tokens."""
+        """Compute positions for a dynamic size's grid: `[1 t d]`, or `[1 n d]` without slots for the prefix tokens."""
         config, table = self.model.config, self.model.pos_embed
         if table is None or config.position != "learned":
             return None if table is None else sine_positions(config, grid)

@@ -119,7 +119,7 @@ def export(
 
 
 def convention_of(model: ViT | ResNet) -> str:
-    """Choose the convention by which `export` lets a graph resize positions: the checkpoint's library's, or timm's."""
+    """Choose the `resize` convention of an export that names none: that of the checkpoint's library, or timm's."""
     config, way = model.config, None if model.card is None else model.card.resize
     return way or (resizing("", config) if isinstance(config, ViTConfig) else "timm")
 
@@ -188,7 +188,7 @@ class FreePool(nn.Module):
 
 
 def stride(model: ViT | ResNet) -> Size:
-    """Return the steps in pixels of an exported dynamic size: a ViT's patch size, the product of a ResNet's strides."""
+    """Return the steps in pixels of the sizes that an export takes: a ViT's patch, a ResNet's product of strides."""
     config = model.config
     if isinstance(config, ViTConfig):
         return config.patch

@@ -94,7 +94,7 @@ def fits_own_attention(network: Any) -> bool:
 
 
 def norm(x: Tensor, carried: Tensor, layer: nn.LayerNorm, dtype: torch.dtype | None = None) -> Tensor:
-    """Layer-normalise `x + carried` in a fused forward pass, without scale and shift, computed in fp32."""
+    """Apply a layer norm of the fused forward pass to tokens and carried biases: in fp32, without scale and shift."""
     return F.layer_norm(x.float() + carried, layer.normalized_shape, eps=layer.eps).to(dtype or x.dtype)
 
 
@@ -110,7 +110,7 @@ def mix(attention: Any, qkv: Tensor, b: int, kernel: Kernel = F.scaled_dot_produ
 
 @torch.no_grad()
 def packed_forward(network: ViT, batch_size: int, output: OutputKind = "logits") -> Callable[[Tensor], Tensor]:
-    """Build the CPU's forward pass with packed weights: images `[b c H W]` → logits or features of a folded network."""
+    """Build a CPU's fused forward pass of a folded network, weights packed: `[b c H W]` → logits or features."""
     run = packed_blocks(network, batch_size, output)
 
     @torch.no_grad()
@@ -123,7 +123,7 @@ def packed_forward(network: ViT, batch_size: int, output: OutputKind = "logits")
 
 
 def pack(model: nn.Module, batch_size: int) -> Callable[[Tensor], Tensor] | None:
-    """Copy a model with packed weights, from embedded tokens to logits; None for one that the CPU's pass cannot run.
+    """Copy a model as a CPU's fused forward pass with packed weights, tokens to logits; None if it cannot run that way.
 
     Logits differ by rounding alone. A large model is not copied: its copy would take as much memory again.
     """
@@ -140,7 +140,7 @@ def pack(model: nn.Module, batch_size: int) -> Callable[[Tensor], Tensor] | None
 
 @torch.no_grad()
 def packed_blocks(network: ViT, batch_size: int, output: OutputKind = "logits") -> Callable[[Tensor], Tensor]:
-    """Build the CPU's packed forward pass from embedded tokens on: `[b t d]` → logits or features."""
+    """Build a CPU's fused forward pass from embedded tokens on, weights packed: `[b t d]` → logits or features."""
     rows = batch_size * network.layout.tokens
     blocks: list[tuple[Any, list[PackedLinear]]] = []
     for block in network.blocks[:-1]:

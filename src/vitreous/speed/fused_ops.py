@@ -31,7 +31,7 @@ def split_heads(qkv: Tensor, images: int, heads: int) -> tuple[Tensor, Tensor, T
 
 
 def turn(x: Tensor, turns: Tensor) -> Tensor:
-    """Rotate queries or keys `[b h t k]` without the fused operation, by sines and cosines `[2 t k/2]`."""
+    """Compute a fused operation's rotation in plain torch: queries or keys `[b h t k]`, sines, cosines `[2 t k/2]`."""
     (a, b), (sine, cosine) = x.chunk(2, dim=-1), turns
     return torch.cat([a * cosine - b * sine, b * cosine + a * sine], dim=-1)
 

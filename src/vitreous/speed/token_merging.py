@@ -68,9 +68,10 @@ def check_merging(model: nn.Module, tokens_per_block: int, output: OutputKind = 
 def merged_tokens(
     model: ViT, x: Tensor, tokens_per_block: int, read: int | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute the last block's normalised tokens `[b t d]` and their sizes `[b t 1]`, None if nothing was merged.
+    """Merge tokens in each block; return the last normalised ones `[b t d]` and their sizes `[b t 1]`.
 
-    With `read` only that many of the first tokens, which are not patches: the last block skips the others.
+    Sizes are None if nothing was merged. With `read` only that many of the first tokens, which are not patches: the
+    last block skips the others.
     """
     x, size = model.embed(x), None
     for i, block in enumerate(model.blocks):

@@ -82,7 +82,7 @@ def _embed(model: ViT, residual: torch.dtype | None, x: Tensor) -> Tensor:
 
 
 def _answer(model: ViT, read: int | None, others: list[Tensor], x: Tensor) -> Tensor:
-    """Turn the last tokens in training into logits: those of the last block, or the ones that it is to compute."""
+    """End the training forward pass: run the final block for `read` tokens, if it has not run, and compute logits."""
     x = _wide(x)
     tokens = x if read is None else block_rows(model.blocks[-1], x, read)
     return model.forward_head(*others, model.norm(tokens))
@@ -108,7 +108,7 @@ def has_narrow_heads(model: nn.Module) -> bool:
 
 
 def on_cpu(step: Callable[[Tensor], Tensor], narrow: bool, x: Tensor) -> Tensor:
-    """Run a part of a training step on a CPU with its fastest products, and attention for `narrow` heads."""
+    """Run a part of the training forward pass on a CPU with its fastest products, and attention for `narrow` heads."""
     with onednn_products(x.device):
         if not narrow:
             return step(x)
@@ -123,7 +123,7 @@ def _whole(block: Any, x: Tensor) -> Tensor:
 
 
 def _is_random(model: ViT) -> bool:
-    """Return whether blocks in training use random numbers, which must be the same when they are recomputed."""
+    """Return whether a forward pass for training draws random numbers, which must be the same if it is recomputed."""
     config = model.config
     return bool(config.dropout or config.attention_dropout or config.stochastic_depth)
 
@@ -214,7 +214,7 @@ def takes_kernel(model: ViT, device: torch.device, dtype: torch.dtype) -> bool:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _multiplies_bf16(device: torch.device) -> bool:
-    """Return whether a GPU's matrix units take bf16 in training, as Triton wants it: NVIDIA's from Ampere on."""
+    """Return whether the training forward pass may use Triton's bf16 products on this GPU: NVIDIA's from Ampere on."""
     return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
 
 

@@ -65,7 +65,7 @@ def settle_batch_size(
 
 
 def largest(fits: Callable[[int], bool], limit: int) -> int:
-    """Halve a batch size from `limit` down to the largest that fits; raise if not even 1 does.
+    """Find the largest batch size that fits for a run: halve it from `limit` on; raise if not even 1 does.
 
     >>> largest(lambda batch: batch <= 100, 1024)
     64
@@ -104,7 +104,7 @@ def fits_memory(model: Model, config: TrainConfig, device: torch.device, batch: 
 
 @contextmanager
 def explain_out_of_memory(config: TrainConfig, model: Model, device: torch.device) -> Iterator[None]:
-    """Turn running out of memory into one line that names a batch size that fits."""
+    """Suggest a batch size that fits if a training step runs out of memory, in an error of one line."""
     try:
         yield
     except RuntimeError as error:

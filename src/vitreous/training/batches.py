@@ -137,7 +137,7 @@ class BatchSource:
         return self.config.workers or default_workers(self.rank)
 
     def _read(self, i: int) -> tuple[Image, Image | None]:
-        """Read a training image, and its mask if it has one; an error names it."""
+        """Read an image that a training batch takes, and its mask if it has one; an error names it."""
         try:
             return read_with_mask(self.data, i)
         except ImageError as error:
@@ -150,7 +150,7 @@ class BatchSource:
         return torch.stack([self._view(i) for i in indices]).to(self.device)
 
     def _error(self, i: int) -> str:
-        """Return why a training image or its mask cannot be read; empty if it can."""
+        """Return why an image is left out of all batches, as it or its mask cannot be read; empty if both can."""
         try:
             self._read(i)
         except ImageError as error:
@@ -158,12 +158,12 @@ class BatchSource:
         return ""
 
     def _view(self, i: int) -> Tensor:
-        """Return a training image without a random crop."""
+        """Return an image for a batch in which nothing is random, as in evaluation: the model's own view of it."""
         image, mask = self._read(i)
         return cropped(image, self.preprocess, mask=mask)
 
     def _cropped(self, epoch: int, i: int, copy: int) -> Tensor:
-        """Return one image for training, randomly cropped."""
+        """Return an image of an epoch's batch by its index, randomly cropped."""
         random = CounterRandom.of(self.config.seed, epoch, torch.tensor([i]), copy)
         image, mask = self._read(i)
         return cropped(image, self.preprocess, self.crop, random, mask)
@@ -176,7 +176,7 @@ def cropped(
     random: CounterRandom | None = None,
     mask: Image | None = None,
 ) -> Tensor:
-    """Return a random crop of a batch's image or, without `crop`, the model's own view of it: uint8 `[c h w]`.
+    """Crop an image for the batch it is in, at random or, without `crop`, as the model views it: uint8 `[c h w]`.
 
     The mask, if there is one, is cropped alike by nearest neighbour: the last channel. The crop of a model that
     squashes images is drawn in the squashed image, where a resident one is cropped: it reaches the sides of wide ones.

@@ -88,7 +88,10 @@ class TrainingState:
 
     @torch.no_grad()
     def restore_copy(self, copied: dict[str, Tensor]) -> None:
-        """Restore a training state that `copy` returned, in place: a captured CUDA graph holds the addresses."""
+        """Restore a training state in place as from a checkpoint, but from the copy in memory that `copy` returned.
+
+        A captured CUDA graph holds the addresses of its tensors, so they stay the same ones.
+        """
         for name, value in self.tensors().items():
             local(value).copy_(copied[name])
         self._restore_rank_tensors(copied)
@@ -214,7 +217,7 @@ def read(path: Path, state: TrainingState, world: World | None = None, seed: int
 
 
 def file_hash(path: Path) -> dict[str, Any]:
-    """Return the SHA-256 and size of a checkpoint's file."""
+    """Return the SHA-256 and size of a file of a run's checkpoint, by which a damaged one is found."""
     with path.open("rb") as file:
         return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "bytes": path.stat().st_size}
 

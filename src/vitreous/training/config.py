@@ -237,7 +237,9 @@ class TrainConfig:
             raise ValueError(f"channels is 1 for grey or 3 for colour, got {self.channels}")
 
     def check_task(self, task: str) -> None:
-        """Raise for settings of a run that do not fit what is learned, which is known when the data is open.
+        """Raise for settings in a run's config that do not work for its task.
+
+        The task is known when the data is open.
 
         >>> TrainConfig(mixup=0.4).check_task("segment")
         Traceback (most recent call last):
@@ -315,7 +317,7 @@ class TrainConfig:
 
     @classmethod
     def from_dict(cls, described: Mapping[str, Any]) -> Self:
-        """Build a config from the fields in `config.json`; unknown fields raise."""
+        """Build a training config from the fields in a run's `config.json`; unknown fields raise."""
         names = {field.name for field in fields(cls)}
         if strange := sorted(set(described) - names):
             raise ValueError(f"written by another version: unknown fields {', '.join(strange)}")
@@ -369,7 +371,9 @@ NEUTRAL = frozenset({"save_every", "keep", "workers", "log", "device", "parallel
 
 
 def balanced_interval(learned: int, held_out: int) -> int:
-    """Return in how many epochs a run learns from about as many images as an evaluation answers; at least one.
+    """Return the epochs that a config's `evaluate_every` of 0 stands for; at least one.
+
+    In so many a run learns from about as many images as an evaluation answers.
 
     >>> balanced_interval(2040, 6149), balanced_interval(50_000, 10_000)
     (3, 1)
@@ -378,7 +382,7 @@ def balanced_interval(learned: int, held_out: int) -> int:
 
 
 def evaluation_interval(epochs: int, evaluations: int, balanced: int = 1) -> int:
-    """Return the epochs between two evaluations of a run: at least `balanced`, and for a long run about so many in all.
+    """Choose a config's `evaluate_every`: at least `balanced` epochs, and for a long run about `evaluations` in all.
 
     >>> evaluation_interval(40, 8), evaluation_interval(15, 8), evaluation_interval(15, 8, balanced=3)
     (5, 1, 3)

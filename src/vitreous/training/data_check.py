@@ -73,7 +73,9 @@ def data_remarks(
 
 
 def folder_remarks(train: ImageDataset) -> list[str]:
-    """Describe in a line folders below those of the classes, if each image lies in one and they differ in name.
+    """Warn before training if a run's data has folders below those of the classes that may be the classes meant.
+
+    There is a line if each image lies in such a folder and they differ in name.
 
     >>> paths = [Path("zoo/2024/cat/1.png"), Path("zoo/2024/dog/2.png"), Path("zoo/2025/cat/3.png")]
     >>> for line in folder_remarks(ImageDataset("zoo", ("2024", "2025"), (0, 0, 1), paths.__getitem__)): print(line)
@@ -164,12 +166,15 @@ def are_unequal(labels: Sequence[int]) -> bool:
 
 
 def spell_counts(data: ImageDataset) -> str:
-    """List a run's classes with their numbers of images, the largest first; of many, the ends of the list."""
+    """Write how unequal the classes of the training data are: each with its number of images, the largest first.
+
+    Of many, the list has both ends.
+    """
     return _list_ends([f"{data.class_names[label]} {count:,}" for label, count in Counter(data.labels).most_common()])
 
 
 def _list_ends(words: Sequence[str]) -> str:
-    """List a run's classes or labels; of many, the ends of the list."""
+    """List names for a remark of the data check, such as the classes; of many, those at both ends."""
     left = len(words) - LISTED
     middle = [f"… {left} more …"] if left > 0 else []
     return ", ".join([*words[: LISTED // 2], *middle, *words[-(LISTED // 2) :]] if middle else words)

@@ -119,7 +119,7 @@ class Evaluator:
         return found
 
     def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield this rank's batches, then empty ones up to the number of batches of the rank that has most.
+        """Yield the batches that this rank evaluates, then empty ones up to the number of the rank that has most.
 
         Sharded ranks exchange weights at each forward, so that all must run the same number of them.
         """
@@ -133,9 +133,10 @@ class Evaluator:
 
 
 def check_measurable(source: BatchSource) -> None:
-    """Raise for test images that no figure of an evaluation can be computed on: without labels, or classes of pixels.
+    """Raise before training if its evaluations could compute no figure on the test images.
 
-    Of masks the first one is read, and more only if all its pixels are ignored.
+    There is none without any label, or without a pixel of a class in all masks. Of masks the first one is read, and
+    more only if all its pixels are ignored.
     """
     data = source.data
     if data.task == "multilabel" and data.targets is not None and not (data.targets > 0.5).any():
@@ -145,7 +146,10 @@ def check_measurable(source: BatchSource) -> None:
 
 
 def reduce_masks(masks: Tensor) -> Tensor:
-    """Reduce an evaluation's masks to a longer side of at most `MASK_SIDE` pixels, by nearest neighbour: `[b h w]`."""
+    """Shrink the masks of an evaluation during training, predicted or labelled, by nearest neighbour: `[b h w]`.
+
+    Their longer side gets at most `MASK_SIDE` pixels.
+    """
     height, width = masks.shape[-2:]
     share = min(1.0, MASK_SIDE / max(height, width))
     size = max(1, round(height * share)), max(1, round(width * share))
@@ -153,7 +157,7 @@ def reduce_masks(masks: Tensor) -> Tensor:
 
 
 def mean_errors(figures: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:
-    """Return the mean absolute errors of an evaluation by the names of its numbers; a single one has none.
+    """Return the mean absolute errors of an evaluation during training, by name; a single number's is empty.
 
     >>> mean_errors({"r2": 0.9, "mae_0": 4.0, "mae_1": 0.5}, ["age", "height"]), mean_errors({"mae": 4.0}, ["age"])
     ({'age': 4.0, 'height': 0.5}, {'': 4.0})
@@ -164,7 +168,7 @@ def mean_errors(figures: Mapping[str, Any], names: Sequence[str]) -> dict[str, f
 
 
 def spell_errors(figures: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Write the mean absolute errors of a run's evaluation in a line; of many, the first; empty if there are none.
+    """Write the mean absolute errors of an evaluation during training in words; of many, the first; empty without any.
 
     >>> spell_errors({"mae_0": 4.0, "mae_1": 0.51234}, ["age", "height"])
     'mean error 4 (age), 0.5123 (height)'

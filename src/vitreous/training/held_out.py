@@ -58,7 +58,7 @@ class HeldOutAnswers:
         return float((self.labels == self.predicted).mean())
 
     def confusion(self) -> NDArray[np.int64]:
-        """Count a run's held-out images of each class by the class they were given: `[label predicted]`."""
+        """Compute the confusion matrix of a run's answers to its held-out images: counts `[label predicted]`."""
         size = len(self.class_names)
         return np.bincount(self.labels * size + self.predicted, minlength=size * size).reshape(size, size)
 

@@ -98,7 +98,7 @@ class ProgressDisplay(Listener):
             self.bars.stop()
 
     def _task(self, name: str, total: int) -> TaskID:
-        """Return the progress bar of a name, made if needed."""
+        """Return the bar by which this listener shows a run's progress under a name; make it if needed."""
         if name not in self.tasks:
             self.tasks[name] = self.bars.add_task(name, total=total, status="")
         return self.tasks[name]
@@ -167,7 +167,7 @@ class ProgressDisplay(Listener):
 
 
 def expected_seconds(parts: TrainingParts) -> float | None:
-    """Estimate the time that is left of a run from the time of a step; None if that was not measured.
+    """Estimate the seconds left that a listener announces as training begins; None if no step was timed.
 
     An evaluation's forward pass takes about a third of a step, image by image.
     """

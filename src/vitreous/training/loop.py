@@ -137,7 +137,10 @@ def run(parts: TrainingParts, folder: RunFolder, listener: Listener, stop_flag: 
 
 
 def resume(parts: TrainingParts, folder: RunFolder, listener: Listener) -> float:
-    """Resume the training loop from the newest undamaged checkpoint, if there is one; return its seconds so far."""
+    """Bring the training loop to where an interrupted run was; return its seconds so far, 0 for a new run.
+
+    The newest undamaged checkpoint says where that is.
+    """
     state, world, seconds = parts.state, parts.world, 0.0
     data_hash = parts.data_hash  # before the first step, as it reads the masks
     # rank 0 checks the hashes for all

@@ -79,13 +79,13 @@ def build_model(config: TrainConfig, data: ImageDataset | StreamedData, log: Cal
 
 
 def _mean_and_std(targets: NDArray[np.float32]) -> tuple[tuple[float, float], ...]:
-    """Return mean and standard deviation of each number that a run learns; `[n k]`."""
+    """Return mean and standard deviation of each number for the model that learns to predict them: from `[n k]`."""
     columns = targets.astype(np.float64)
     return tuple(zip(columns.mean(axis=0).tolist(), columns.std(axis=0).tolist(), strict=True))
 
 
 def _check_readout(config: TrainConfig, data: ImageDataset | StreamedData) -> None:
-    """Raise for a ResNet of a run whose patch tokens are to be read."""
+    """Raise if training needs a model with patch tokens to read, which a ResNet does not have."""
     if data.task == "segment" or config.readout != "own":
         raise ValueError("a ResNet has no patch tokens, which masks and --readout need: choose a ViT")
 
@@ -114,7 +114,7 @@ def _new_head(model: Model, config: TrainConfig, data: ImageDataset | StreamedDa
 
 
 def _check_fused(shape: ViTConfig) -> None:
-    """Raise for a run's model that the fused forward pass does not support."""
+    """Raise if the model built for a run is not as plain as `fused` needs it."""
     unlike = [f"{name}={getattr(shape, name)}" for name, value in FUSED.items() if getattr(shape, name) != value]
     if not shape.plain:
         unlike.append("other blocks than the paper's")
@@ -240,12 +240,12 @@ def choose_forward(
 
 
 def _on_cpu(forward: Forward) -> Forward:
-    """Have a run's forward pass, and its gradients, use a CPU's fastest products and attention."""
+    """Let the model of a run use a CPU's fastest products and attention, backward too."""
     return lambda model, x: on_cpu(partial(forward, model), has_narrow_heads(model), x)
 
 
 def compiles_parts(model: Model, config: TrainConfig) -> bool:
-    """Return whether a run compiles its model in parts, of which one serves all blocks."""
+    """Return whether the model of a run is compiled in parts, of which one serves all blocks."""
     dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
     return config.compile and config.fused and shares_graph(model, dtype)
 

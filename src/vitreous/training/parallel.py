@@ -91,7 +91,7 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """Gather a tensor on every rank; all ranks must call this."""
+    """Gather a tensor that FSDP2 has sharded, so that every rank has all of it; all ranks must call this."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 

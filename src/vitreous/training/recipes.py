@@ -335,7 +335,7 @@ def finetune_config(
 
 
 def enough_from_scratch(width: int, height: int) -> int:
-    """Return how many own images of about this size a model needs to learn from scratch; with fewer, fine-tune one."""
+    """Return how many own images the recipe from scratch needs, at about this size; with fewer, fine-tune a model."""
     return 5_000 if min(width, height) > PHOTO_SIDE else 500
 
 

@@ -68,22 +68,22 @@ class TrainingParts:
 
     @property
     def evaluate_every(self) -> int:
-        """Epochs between two evaluations."""
+        """Epochs between two evaluations of the run that is set up: as asked for, or `balanced_interval`."""
         return self.config.evaluate_every or self.balanced_interval
 
     @property
     def balanced_interval(self) -> int:
-        """Epochs in which the run learns from about as many images as an evaluation answers."""
+        """Epochs in which the run that is set up learns from about as many images as are held out."""
         return balanced_interval(len(self.train_data), len(self.test_data))
 
     @cached_property
     def data_hash(self) -> str:
-        """Hashes of the data that a run is set up with, joined by `-`: of the training images, of the held-out ones."""
+        """Hashes of the data that the set-up of a run opened, joined by `-`: of training images, of held-out images."""
         return f"{_hash_data(self.train_data)}-{_hash_data(self.test_data)}"
 
 
 def changed_data(before: str, now: str) -> str:
-    """Name the data of a run that changed, by two values of `data_hash`; empty if none did.
+    """Name the data that is not what a run was first set up with, by two values of `data_hash`; empty if none.
 
     A checkpoint of an earlier version has the hash of the training images alone.
 
@@ -103,7 +103,7 @@ def _hash_data(data: ImageDataset | StreamedData) -> str:
 
 
 def _hash_mask(data: ImageDataset, i: int) -> str:
-    """Hash the size and the classes of a mask's pixels, for the hash of a run's data."""
+    """Hash a mask's size and classes of pixels, for the hash of the data that a run is set up with."""
     assert data.mask is not None
     mask = data.mask(i)
     return f"{mask.size} {hashlib.sha256(mask.tobytes()).hexdigest()}"

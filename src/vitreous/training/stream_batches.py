@@ -67,7 +67,7 @@ class StreamedData:
 
 
 def open_stream(config: TrainConfig, data_root: Path | None) -> tuple[StreamedData, ImageDataset]:
-    """Open the training images as a stream, and the test images as a dataset."""
+    """Open the training images as a stream that batches are taken from, and the test images as a dataset."""
     stream = train_stream(config, data_root)
     images = config.epoch_images or stream.images
     if images is None:

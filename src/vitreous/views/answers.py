@@ -44,7 +44,7 @@ def lens(inspection: Inspection) -> Steps:
 
 
 def importance(inspection: Inspection) -> Matrix:
-    """Compute the view of heads that the answer depends on, by slope: of the target's logit, and of likely others'."""
+    """Compute the view of how answers depend on each head: slopes of the target's logit, and of likely others'."""
     return Matrix(
         inspection.evidence.head_importance.float().cpu().numpy(),  # [class blocks heads]
         "How much the logit of {class} depends on each head",
@@ -58,7 +58,7 @@ def importance(inspection: Inspection) -> Matrix:
 
 
 def ablation(inspection: Inspection) -> Results:
-    """Compute the view of heads that the answer depends on, switched off: those that change it most, and all."""
+    """Compute the view of how the answer changes with each head switched off: heads that change it most, and all."""
     effect = ablate_heads(inspection.vit, inspection.x, inspection.target, inspection.progress)  # [blocks heads]
     order = effect.abs().flatten().argsort(descending=True)[:RANKED].tolist()
     positions = [divmod(i, effect.shape[1]) for i in order]

@@ -36,7 +36,7 @@ AT_PIXELS = (
 
 
 def evidence(inspection: Inspection) -> Removal:
-    """Compute the view that tests a map: probabilities while its strongest patches are hidden, or shown alone."""
+    """Compute the view of evidence: probabilities while a map's strongest patches are hidden, or shown alone."""
     classes = inspection.classes[:CLASSES]
     maps = inspection.removal.map[: len(classes)].clone()  # [m r c]
     if artifacts := inspection.artifacts:  # the page does not colour them: they are the last to be hidden
@@ -102,7 +102,7 @@ def _number(inspection: Inspection, logits: Tensor, rivals: Tensor) -> RemovedNu
 
 
 def passes(now: float, rival: float, whole: float) -> bool:
-    """Return whether a map passes its test: hiding its patches leaves a class less than other choices of patches.
+    """Return whether a map passes in the view of evidence: hiding its patches leaves a class less than hiding others.
 
     >>> passes(0.04, 0.6, whole=0.67), passes(0.59, 0.6, whole=0.67)
     (True, False)

@@ -260,7 +260,7 @@ class Inspection:
 
     @cached_property
     def token_names(self) -> list[str]:
-        """Every token of an inspection as titles call it."""
+        """An inspection's names for the model's tokens, as titles have them."""
         layout = self.vit.layout
         return [f"{layout.name(i)} token" if i < layout.prefix else layout.name(i) for i in range(layout.tokens)]
 
@@ -317,5 +317,5 @@ class Inspection:
 
     @property
     def left_out(self) -> dict[str, Any]:
-        """Fields of a `Map` over an inspection's image: what its scale of colours leaves out."""
+        """The artifacts of an inspection as fields of a `Map`, whose scale of colours leaves them out."""
         return {"outliers": self.artifacts.patches, "outliers_from": self.artifacts.block}

@@ -58,7 +58,7 @@ MAPS: dict[str, Callable[[Inspection], Tensor]] = {  # → [rows columns]
 
 
 def heat_map(name: str, inspection: Inspection) -> Tensor:
-    """Compute an inspection's heat map by the name of its method, on the CPU: `[rows columns]`."""
+    """Compute for a view the heat map of the method with this name, on the CPU: `[rows columns]`."""
     if name in MAPS:
         return MAPS[name](inspection).detach().float().cpu()
     return METHODS[name](inspection.model, inspection.x, inspection.target).cpu()
@@ -94,7 +94,7 @@ def relevance_maps(inspection: Inspection) -> Map:
 
 
 def removal_maps(inspection: Inspection) -> Results:
-    """Compute the view of heat maps by removal: what each patch adds to log-odds of target and others, and errors."""
+    """Compute the view of removal's heat maps, for the target and others: what patches add to log-odds, and errors."""
     found, unit = inspection.removal, "log-odds per patch"
     passes = f"{found.passes} passes" + (", ranking stable" if found.stable else "")
     return {

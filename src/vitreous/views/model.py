@@ -21,7 +21,7 @@ COMPONENTS = 28
 
 
 def seen(inspection: Inspection) -> Crop:
-    """Compute the view of the model's crop: the original image with the part that the model gets outlined, and it."""
+    """Compute the view of what the model sees: the original image with the model's crop outlined, and the crop."""
     assert inspection.image is not None
     image, preprocess = inspection.image, inspection.model.card.preprocess
     small = image.convert("RGB")
@@ -37,7 +37,7 @@ def seen(inspection: Inspection) -> Crop:
 
 
 def patches(inspection: Inspection) -> Tiles:
-    """Compute the view of the model's patches: the image as the model gets it, cut into them."""
+    """Compute the view of how the model cuts its input: the image as the model sees it, in patches."""
     rows, columns = grid = inspection.vit.layout.grid
     return Tiles(inspection.pixels[None], f"{rows} × {columns} patches", grid=grid)
 

@@ -47,7 +47,7 @@ def _reads(model: ViT) -> str:
 
 
 def architecture(inspection: Inspection) -> Diagram:
-    """Compute the architecture diagram: the model's parts from image to answer with shapes, one block enlarged."""
+    """Compute the view of the story's diagram: the model's parts from image to answer with shapes, a block enlarged."""
     model = inspection.vit
     config, layout = model.config, model.layout
     (height, width), (p, q), d = config.size, config.patch, config.width

@@ -82,7 +82,7 @@ def _with_registers(inspection: Inspection, neurons: list[Neuron]) -> Inspection
 
 
 def _compare(before: Inspection, after: Inspection, neurons: list[Neuron]) -> list[tuple[str, str]]:
-    """Write what test-time registers change: rows of a table."""
+    """Write rows for the view of test-time registers: what they change in tokens, attention and answer."""
     found, patches = before.artifacts, list(before.artifacts.patches)
     shares = [float(heat_map("attention", one).flatten()[patches].sum()) for one in (before, after)]
     highest = [float(representations.token_norms(one.outputs.float(), one.vit.layout).max()) for one in (before, after)]
@@ -146,13 +146,16 @@ def joint_directions(outputs: Sequence[Tensor], model: ViT) -> np.ndarray:
 
 
 def unit_directions(outputs: Tensor, model: ViT) -> Tensor:
-    """Describe each patch token of one image by its unit vector `[blocks n d]`: exact, comparable with any image's."""
+    """Prepare the patch tokens of one image for a view that compares images: a unit vector each, `[blocks n d]`.
+
+    They are exact, and can be compared with any image's.
+    """
     return torch.nn.functional.normalize(outputs[:, model.layout.prefix :].detach().float().cpu(), dim=-1)
 
 
 @torch.no_grad()
 def joint_colours(outputs: Sequence[Tensor], model: ViT) -> np.ndarray:
-    """Colour the patch tokens of several images by the same three principal components: `[b blocks n 3]`."""
+    """Colour tokens for the view of several images, by three principal components that they share: `[b blocks n 3]`."""
     weight = next(model.parameters())
     found = []
     for block in range(len(outputs[0])):  # normed, or a few very long tokens would decide the colours

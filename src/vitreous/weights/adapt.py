@@ -32,7 +32,10 @@ PAPER_VIT: Allowed = {
 
 
 def library_models(**values: tuple[Any, ...]) -> Callable[..., tuple[Allowed, str]]:
-    """Make a `Format`'s `known` for a library whose models are the paper's ViT but for these fields."""
+    """Describe another library's models as the paper's ViT, adapted in these fields alone.
+
+    The result is a `Format`'s `known`: the values that each field may have.
+    """
     usual = PAPER_VIT | {name: (getattr(PAPER, name),) for name in WRITABLE}
     return lambda shapes, assume: (usual | values, "")
 
@@ -47,7 +50,7 @@ class ConvertedCheckpoint:
 
 
 def check_limits(config: ViTConfig, target: str, limits: Allowed, square: bool = False) -> None:
-    """Raise an error that names every field of a model that the target library does not support.
+    """Raise if a model cannot be adapted to another library, and name every field that the library does not support.
 
     `square` says that its images and patches have to be square.
     """

@@ -91,7 +91,7 @@ def _parse_value(name: str, text: str) -> Any:
 
 
 def without_fields(section: Mapping[str, Any], ignored: Iterable[str]) -> dict[str, Any]:
-    """Return the content of a config file without the fields that the user wants ignored, in its sections too.
+    """Apply `--assume ignored=FIELD`: return a config file's content without such fields, in its sections too.
 
     >>> without_fields({"architecture": "vit", "pretrained_cfg": {"tags": 3, "url": ""}}, ["tags"])
     {'architecture': 'vit', 'pretrained_cfg': {'url': ''}}

@@ -23,7 +23,7 @@ Rows = list[tuple[str, str]]  # pairs of label and text, in reading order
 
 
 def rows_to_text(rows: Rows, width: int = 16) -> str:
-    """Lay pairs of label and text of a card out as lines.
+    """Lay the rows of a `Card` or `LoadReport` out as lines: pairs of label and text.
 
     >>> print(rows_to_text([("family", "ViT"), ("", "no label")]))
       family          ViT
@@ -40,7 +40,7 @@ def rows_to_html(title: str, rows: Rows) -> str:
 
 
 def shorten(names: Sequence[str], limit: int = 6, rest: str = "") -> list[str]:
-    """Shorten a list of names on a card: the first ones, and how many more there are, or what stands for the `rest`.
+    """Shorten a list in the rows of a `Card`: the first names, and how many more, or what stands for the `rest`.
 
     >>> shorten(["a", "b", "c"], limit=2)
     ['a', 'b', '… and 1 more']
@@ -92,7 +92,7 @@ class LoadReport:
         return lines + [f"test-time registers: {self.registers}"] * bool(self.registers)
 
     def flags(self) -> str:
-        """Write what the user assumed, as a card's load report has it, as flags with which the model loads again.
+        """Return what the user assumed, which the load report on a card lists, as flags to load the model with again.
 
         >>> LoadReport(assumed={"heads": "4 (as you said)", "pool": "token (as vit_tiny has)"}).flags()
         ' --assume heads=4'
@@ -176,7 +176,7 @@ class Card:
         return self.thresholds[index] if self.thresholds else 0.5
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what our own `config.json` stores of the card."""
+        """Return the card as a dict: the part of it that a saved model's `config.json` stores."""
         return {
             "preprocess": self.preprocess.to_dict(),
             "class_names": list(self.class_names) if self.class_names else None,
@@ -219,7 +219,7 @@ class Card:
 
 
 def card_of(model: "ViT | ResNet | TimmClassifier", name: str = "model") -> Card:
-    """Return the model's card; for a ViT made in memory, one with the usual preprocessing."""
+    """Return a model's `Card`; for a ViT made in memory, which has none, one with the usual preprocessing."""
     card: Card | None = model.card
     if card is not None:
         return card
@@ -239,7 +239,7 @@ PROBLEM_TYPES = {
 
 
 def stated_task(sidecar: Mapping[str, Any], own: Mapping[str, Any], config: Any) -> dict[str, Any]:
-    """Return the task, thresholds and standard of a card that a config file states, checked against the model's config.
+    """Return a `Card`'s task, thresholds and standard as a config file states them, checked against the model's config.
 
     `own` is the `"vitreous"` section of the config file `sidecar`; transformers' files state `problem_type`.
     """

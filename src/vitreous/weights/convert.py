@@ -137,7 +137,10 @@ def check_sidecar(path: Path, own: dict[str, Any]) -> Path:
 
 
 def _transformers_family(config: ViTConfig) -> Any:
-    """Choose the format module that converts a model to transformers: the family that can hold it, if any can."""
+    """Choose the family of transformers' that `convert` writes: the format module of one that can hold the model.
+
+    The module raises if no family can.
+    """
     families = {
         huggingface_dinov3: config.rope != "none",
         huggingface_aimv2: config.norm == "rms",

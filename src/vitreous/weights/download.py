@@ -25,7 +25,7 @@ from vitreous.runtime.progress import LogPace, time_left
 
 
 def download(url: str, target: Path, *, sha256: str = "", progress: bool = True, timeout: float = TIMEOUT) -> Path:
-    """Download `url` to `target` unless it exists: afterwards `target` is complete, or does not exist.
+    """Download a model's file from `url` to `target` unless it exists: afterwards `target` is complete or absent.
 
     `sha256` is the beginning of the expected digest, in hexadecimal. An existing file is checked as well: other
     programs write into torchvision's cache without checking, and hashing takes under a second a GB.
@@ -148,7 +148,7 @@ def _explain(error: Exception, repository: str, revision: str | None, file_name:
 
 
 def _missing_folder(repository: str) -> str:
-    """Name a folder mistyped in place of a download: `runs/digts`, where `runs` exists and has no `digts`."""
+    """Explain a failed download by a mistyped folder: `runs/digts`, where `runs` exists and has no `digts`."""
     folder, name = os.path.split(repository)
     return f", and the folder {folder} here holds no {name}" if folder and os.path.isdir(folder) else ""
 
@@ -175,7 +175,7 @@ def _line(label: str, done: int, total: int | None, seconds: float) -> str:
 
 
 def _hub_lines() -> Any:
-    """Return a progress bar for the Hub's client that prints a line now and then."""
+    """Return a `tqdm` class for downloads from the Hub that prints a line now and then, in place of a bar."""
     from tqdm import tqdm  # type: ignore[import-untyped]  # of the Hub client
 
     pace = LogPace()
@@ -193,7 +193,7 @@ def _hub_lines() -> Any:
 
 @contextmanager
 def _bar(label: str, total: int | None, *, show: bool) -> Iterator[Callable[[int], None]]:
-    """Yield a function to call with each number of bytes: a progress bar on a terminal, else a line now and then."""
+    """Yield what `download` calls with each number of bytes: a bar on a terminal, else a line now and then."""
     if not show:
         yield lambda count: None
         return

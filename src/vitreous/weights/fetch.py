@@ -130,7 +130,7 @@ def choose_weights(names: Collection[str], owner: str) -> str:
 
 
 def list_shards(index: Path) -> list[str]:
-    """Return the files of a sharded model from its `index`, each once.
+    """List the files to fetch of a sharded model: those that its `index` names, each once.
 
     An index comes with the checkpoint, so it is not trusted: a name that could lead out of the folder (a separator,
     `..`, a drive), or to another kind of file, is an error before the file is opened or requested.
@@ -153,7 +153,7 @@ def list_shards(index: Path) -> list[str]:
 
 
 def _from_file(written: str, path: Path) -> CheckpointFiles:
-    """Find the config files of a weights file."""
+    """Fetch a model by the path of its weights file: find the config files next to it."""
     if other := _other_file([path.name]):
         raise ValueError(f"{path.parent} holds {other}")
     if not path.name.endswith(SUFFIXES):
@@ -223,7 +223,7 @@ def _from_hub(
 def _from_torchvision(
     written: str, model: str, member: str | None, cache_dir: Path | None, progress: bool
 ) -> CheckpointFiles:
-    """Download torchvision's weights of a model."""
+    """Fetch a model of torchvision's: choose its weights by name, and download them if they are not in the cache."""
     import torch.hub
     from torchvision.models import get_model_weights
 
@@ -296,13 +296,13 @@ def _file_names(folder: Path) -> list[str]:
 
 
 def _file_name(url: str) -> str:
-    """Name the downloaded copy of a model's `url`: two addresses never share one."""
+    """Name the file in the cache of a model that is fetched from a `url`: two addresses never share one."""
     name = re.sub(r"[^A-Za-z0-9_.+-]", "_", unquote(urlsplit(url).path).rsplit("/", 1)[-1]).lstrip(".")
     return f"{hashlib.sha256(url.encode()).hexdigest()[:16]}/{name}"
 
 
 def _other_file(names: list[str]) -> str:
-    """Return what the first of a model's files holds that is known not to be readable weights; else nothing."""
+    """Name the first file that `fetch` found which is known to hold no readable weights, and what it holds, if any."""
     found = (f"{name}, {what}" for name in names for end, what in OTHER_FILES.items() if name.endswith(end))
     return next(found, "")
 

@@ -157,7 +157,7 @@ def count_blocks(tensors: Mapping[str, Any]) -> int:
 def infer_config(
     tensors: Tensors, format: Format, stated: Allowed, source: str, assume: Mapping[str, Any]
 ) -> tuple[ViTConfig, dict[str, str]]:
-    """Resolve the config of a checkpoint as it was trained, and what had to be assumed: field → value and reason.
+    """Infer a checkpoint's `ViTConfig` as it was trained, and list what was assumed for it: field → value and reason.
 
     `stated` is what the config file or the architecture `source` says, `assume` what the user says: it overrules the
     files, but not the tensors.
@@ -229,18 +229,21 @@ def infer_config(
 
 
 def _unseen(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the config fields that no tensor shows; how queries are rotated counts only if they are."""
+    """Return the config fields that cannot be inferred from tensors; those of rotation only if queries are rotated."""
     return UNSEEN if values.get("rope", "none") != "none" else tuple(name for name in UNSEEN if name not in ROTATION)
 
 
 def _plain(name: str, values: Mapping[str, Any]) -> bool:
-    """Return whether an inferred field has no part in the paper's ViT, nor in this model: nothing to report."""
+    """Return whether an inferred config field stands for a part that neither the paper's ViT nor this model has.
+
+    The report leaves such a field out.
+    """
     absent = values.get("rope") == "none" and name in ROTATION
     return absent or (name not in ("heads", "norm_eps") and values.get(name) in (False, 0, "none"))
 
 
 def _compare(shapes: Mapping[str, Any], allowed: Allowed, source: str, assume: Mapping[str, Any]) -> None:
-    """Raise for a config field on which the tensors and `source` disagree, unless the user decides it."""
+    """Compare the inferred config fields with those of `source`; raise for one that differs, unless the user set it."""
     for name, values in allowed.items():
         if name in assume or name not in shapes:
             continue
@@ -254,13 +257,16 @@ def _compare(shapes: Mapping[str, Any], allowed: Allowed, source: str, assume: M
 
 
 def said_by_user(value: Any, stated: Any, source: str) -> str:
-    """Write for an inferred config field what the user said of it, and what the file says, if it does (not None)."""
+    """Write the reason of an inferred config field that the user set: the value, and what the file says of it.
+
+    `stated` is None if the file says nothing.
+    """
     also = "" if stated is None else f", and {source} too" if value == stated else f"; {source} says {stated}"
     return f"{as_flag(value)} (as you said{also})"
 
 
 def _question(name: str, allowed: tuple[Any, ...], shapes: Mapping[str, Any]) -> str:
-    """Return the line that asks for a config field which cannot be inferred: no file states it, known models differ."""
+    """Write the error for a config field that cannot be inferred: no file states it, and known models differ in it."""
     known = f" (known models have {' or '.join(str(value) for value in allowed)})" if 1 < len(allowed) < 5 else ""
     what = f"a model of width {shapes['width']} and depth {shapes['depth']}"
     value = {"heads": "N", "norm_eps": "EPS", "post_norm": "False"}.get(name, "NAME")
@@ -270,5 +276,5 @@ def _question(name: str, allowed: tuple[Any, ...], shapes: Mapping[str, Any]) ->
 
 
 def _sides(size: tuple[int, int]) -> str:
-    """Write height × width in an error about a checkpoint's config."""
+    """Write an inferred image or patch size as height × width."""
     return f"{size[0]}×{size[1]}"

@@ -146,7 +146,10 @@ class Format:
 
 
 def strip_prefix(*prefixes: str) -> Callable[[Tensors], Tensors]:
-    """Make a `Format`'s `prepare` step that removes a base model's name from the keys that have it."""
+    """Make the step before keys are mapped that strips a base model's name from those that have it.
+
+    It is a `Format`'s `prepare`.
+    """
 
     def strip(tensors: Tensors) -> Tensors:
         found = {key: next((p for p in prefixes if key.startswith(p)), "") for key in tensors}

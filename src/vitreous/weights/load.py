@@ -148,7 +148,10 @@ def load(
 
 
 def _add_registers(model: Model, count: int) -> Model:
-    """Add test-time registers to the model that `load` returns, if neurons make artifacts in the sample photographs."""
+    """Finish `load(test_time_registers=…)`: add them to the loaded model if it needs them, and write so in its report.
+
+    It needs them if neurons make artifacts in the sample photographs.
+    """
     if not isinstance(model, ViT):
         raise ValueError("only a ViT has tokens, and so test-time registers: load it without")
     like = next(model.parameters())
@@ -162,7 +165,7 @@ def _add_registers(model: Model, count: int) -> Model:
 
 
 def _check_resize(resize: str | None, kind: str) -> None:
-    """Raise if `load` is given a convention for the positions of a network that has none."""
+    """Raise if `load(resize=…)` is given for a model without position embeddings to resize, of this `kind`."""
     if resize is not None:
         raise ValueError(f"{kind} has no position embeddings to resize: leave resize={resize!r} out")
 
@@ -258,7 +261,10 @@ def _load_vit(
 
 
 def _convention(format: Format, own: Mapping[str, Any]) -> str | None:
-    """Return the convention by which `load` resizes positions: our own file's, or the format's; None if timm's vary."""
+    """Choose the `resize` of `load` if it is given none: that of our own file, or of the format; None if timm's vary.
+
+    It is the convention by which positions are resized.
+    """
     if "config" in own and "resize" not in own:
         raise CheckpointError("config.json does not state how positions are resized (resize): get it again")
     if (stated := own.get("resize")) is not None and stated not in CONVENTIONS:
@@ -310,7 +316,7 @@ def _statement(
 def _overrule(
     config: ViTConfig, assume: Mapping[str, Any], reasons: dict[str, str]
 ) -> tuple[ViTConfig, dict[str, str]]:
-    """Return for `load` the config of our own file with the user's assumptions, and the reasons with theirs."""
+    """Overrule fields of a config loaded from our own file as the user says; return it and reasons for the report."""
     if "architecture" in assume:
         raise ValueError("a model folder of vitreous states every field: assume single fields, not an architecture")
     said = {name: said_by_user(value, getattr(config, name), "config.json") for name, value in assume.items()}
@@ -318,7 +324,7 @@ def _overrule(
 
 
 def _ignorable(keys: list[str], format: Format) -> list[str]:
-    """Return the keys that `load` may leave unused: no rule matches them and the format lists them; or raise."""
+    """Return the keys that no rule matches, which `load` ignores, if the format lists them all; raise for any other."""
     unknown = [key for key in keys if not any(pattern(template).fullmatch(key) for template in format.ignored)]
     if unknown:
         raise CheckpointError(
@@ -331,7 +337,7 @@ def _ignorable(keys: list[str], format: Format) -> list[str]:
 def _resize(
     tensors: Tensors, trained: ViTConfig, size: int | tuple[int, int], convention: str, report: LoadReport
 ) -> ViTConfig:
-    """Return the config for the image size that `load` is given; resize the positions in `tensors` to match."""
+    """Load at the image size that the user gives: return the config for it, and resize the positions in `tensors`."""
     config = replace(trained, image_size=size)
     if (count := config.layout.patches) > MAX_PATCHES:
         size_text = "×".join(str(side) for side in config.size)

@@ -145,7 +145,7 @@ def _parse_prefixed(text: str) -> ParsedName | None:
 
 
 def _parse_google(text: str) -> ParsedName | None:
-    """Parse the name of one of Google's files, with or without its folder."""
+    """Parse a model's name as that of one of Google's files, with or without its folder; None if it is another."""
     if GOOGLE_PATH.fullmatch(text):
         return ParsedName("google", text)
     for pattern, folder in GOOGLE_FOLDERS.items():

@@ -30,7 +30,7 @@ RELATIVE = {  # what a relative position bias is called in the tensors, of the f
 
 
 def trained_grid(tensors: Tensors, shapes: Mapping[str, Any], size: Grid | None, source: str) -> tuple[Grid, bool]:
-    """Infer the grid of a checkpoint's position embeddings, and whether prefix tokens have positions too.
+    """Return the grid that position embeddings were trained on, and whether prefix tokens have positions too.
 
     `size` is the image size that `source` states; without one the grid has to be a square.
     """
@@ -90,7 +90,7 @@ def _other_grid(positions: Tensor, side: int) -> str:
 
 
 def _grid_of_table(count: int, shapes: Mapping[str, Any], stated: Grid | None, source: str) -> Grid:
-    """Infer the grid from a checkpoint's table of relative positions: a row for each offset, three for the class."""
+    """Return the grid of a table of relative positions: it has a row for each offset, three for the class token."""
     offsets = count - 3 * shapes["class_token"]
     side = (isqrt(max(offsets, 0)) + 1) // 2
     rows, columns = grid = stated or (side, side)
@@ -110,7 +110,10 @@ def _offset_scale(x: Tensor, size: Grid) -> Tensor:
 
 
 def _square(x: Tensor, size: Grid, mode: str, antialias: bool) -> Tensor:
-    """Interpolate as timm's NaFlex ViTs do for square images; for others there are two ways, which no tensor tells."""
+    """Resize positions to a square grid as timm's NaFlex ViTs do; raise for others, for which there are two ways.
+
+    No tensor tells which of the two a model uses.
+    """
     if size[0] != size[1]:
         raise ValueError(
             f"NaFlex models differ in how they resize positions to {size[0]}×{size[1]}: pass a square image_size, or "

@@ -103,7 +103,7 @@ def _but_for(stated: Mapping[str, Any]) -> str:
 
 
 def torchvision_weights(file_name: str) -> Any:
-    """Find by a file's name torchvision's `WeightsEnum` member, which states the preprocessing; None if unknown."""
+    """Find what states the preprocessing of a file of torchvision's: the `WeightsEnum` member of its name, or None."""
     if not re.fullmatch(r"(vit|resnet)\w*-[0-9a-f]{8}\.pth", file_name):
         return None
     from torchvision.models import get_model_weights
@@ -113,7 +113,7 @@ def torchvision_weights(file_name: str) -> Any:
 
 
 def usual_torchvision(size: tuple[int, int], file_name: str) -> Preprocess:
-    """Assume the usual preprocessing of torchvision's own weights: SWAG's are not cropped and resized bicubically."""
+    """Return the preprocessing that is usual for torchvision's weights: SWAG's is bicubic and has no crop."""
     swag = "swag" in file_name or size[0] in (384, 512, 518)
     resize = size if swag else (max(1, round(size[0] * 256 / 224)), max(1, round(size[1] * 256 / 224)))
     return Preprocess(
@@ -141,7 +141,10 @@ def processor_size(files: CheckpointFiles, trained_size: tuple[int, int]) -> tup
 
 
 def usual_statistics(format: str, name: str) -> tuple[tuple[float, ...], tuple[float, ...], str]:
-    """Assume the preprocessing's mean and std where no file states them: those usual for the checkpoint's family."""
+    """Return the mean and std of the preprocessing that is usual for a checkpoint's family, and the family's name.
+
+    They are assumed where no file states them.
+    """
     name = name.lower()
     if (known := next((value for start, value in STATISTICS.items() if format.startswith(start)), None)) is not None:
         return known

@@ -49,7 +49,7 @@ def check_repository(name: str) -> str:
 
 
 def find_token(variable: str = TOKEN) -> str:
-    """Return the Hub's token in an environment variable; if `HF_TOKEN` is not set, the one of `hf auth login`."""
+    """Find the token to push with in an environment variable; if `HF_TOKEN` is not set, that of `hf auth login`."""
     token = os.environ.get(variable, "").strip()
     if not token and variable == TOKEN:
         from huggingface_hub import get_token

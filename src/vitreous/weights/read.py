@@ -74,7 +74,7 @@ def read_sharded(index: Path, shards: Sequence[Path]) -> RawCheckpoint:
 
 
 def nonfinite(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
-    """Count the NaN and infinite values of each tensor; tensors without any are not listed.
+    """Count the NaN and infinite values of each tensor that was read; tensors without any are not listed.
 
     >>> nonfinite({"weight": torch.tensor([1.0, float("nan"), float("inf")]), "bias": torch.zeros(2)})
     {'weight': 2}
@@ -89,7 +89,7 @@ def nonfinite(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
 
 
 def data_types(tensors: Mapping[str, torch.Tensor]) -> str:
-    """Name the number formats of a checkpoint's tensors, such as `float16, float32`."""
+    """Name the number formats of the tensors read from a weights file, such as `float16, float32`."""
     return ", ".join(sorted({str(value.dtype).removeprefix("torch.") for value in tensors.values()}))
 
 
@@ -119,7 +119,7 @@ def _one_line(text: str) -> str:
 
 
 def _finish(loaded: object, file_bytes: int) -> RawCheckpoint:
-    """Unwrap a file's tensors, and check that tied weights do not use its bytes too many times."""
+    """Finish reading a weights file: unwrap its tensors; raise if tied weights use its bytes too many times."""
     found = unwrap(loaded)
     total = sum(tensor.numel() * tensor.itemsize for tensor in found.tensors.values())
     if total > max(MAX_EXPANSION * file_bytes, ALWAYS_ALLOWED):

@@ -77,7 +77,7 @@ def checkpoint_name(path: str) -> str | None:
 
 
 def _is_complete(weights: Path, description: Path) -> bool:
-    """Return whether a run's checkpoint has the hash that its description states."""
+    """Return whether the weights in a run's checkpoint are complete: they have the hash that its description states."""
     try:
         expected = json.loads(description.read_text(encoding="utf-8"))["files"][weights.name]["sha256"]
         with weights.open("rb") as file:

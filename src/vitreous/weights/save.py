@@ -106,7 +106,7 @@ def describe_model(model: "ViT | ResNet | TimmClassifier", name: str = "") -> di
 
 
 def read_own(sidecar: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `"vitreous"` section of our own config file in the present layout; empty if there is none.
+    """Read what `save` writes: the `"vitreous"` section of a config file, in the present layout; empty if it has none.
 
     >>> read_own({"vitreous": {"version": 1, "training": {"result": {"pictures": 360}}}})["training"]
     {'result': {'images': 360}}
@@ -127,7 +127,7 @@ def read_own(sidecar: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stated_timm(sidecar: Mapping[str, Any]) -> str:
-    """Return timm's name of the classifier that our own config file states; empty for other models.
+    """Return timm's name of a saved classifier, as our own config file states it; empty for other models.
 
     >>> stated_timm({"vitreous": {"config": {"timm": "resnet18", "classes": 3}}})
     'resnet18'
@@ -137,7 +137,7 @@ def stated_timm(sidecar: Mapping[str, Any]) -> str:
 
 
 def own_config(own: Mapping[str, Any]) -> ViTConfig:
-    """Return the model's config in the `"vitreous"` section of our own config file."""
+    """Return the `ViTConfig` of a saved model from the `"vitreous"` section of its config file."""
     stated = own.get("config")
     names = {field.name for field in fields(ViTConfig)}
     if not isinstance(stated, Mapping) or set(stated) - names:
@@ -149,7 +149,7 @@ def own_config(own: Mapping[str, Any]) -> ViTConfig:
 
 
 def upgrade_1_to_2(own: dict[str, Any]) -> dict[str, Any]:
-    """Rename what version 0.1's config file called otherwise: all of it is in the record of the training."""
+    """Upgrade what version 0.1 saved to layout 2: rename fields, all of which are in the record of the training."""
     training = own.get("training")
     if not isinstance(training, Mapping):
         return own
@@ -162,7 +162,7 @@ def upgrade_1_to_2(own: dict[str, Any]) -> dict[str, Any]:
 
 
 def upgrade_2_to_3(own: dict[str, Any]) -> dict[str, Any]:
-    """State in an older config file of ours the fields that ViTs had no choice of then."""
+    """Upgrade a saved model to layout 3: state the config fields that ViTs had no choice of before."""
     if not isinstance(config := own.get("config"), Mapping) or "patch_size" not in config:
         return own
     known = fields(ViTConfig)
@@ -172,7 +172,7 @@ def upgrade_2_to_3(own: dict[str, Any]) -> dict[str, Any]:
 
 
 def upgrade_3_to_4(own: dict[str, Any]) -> dict[str, Any]:
-    """State in an older config file of ours that the model has one class for each image, as all had then."""
+    """State for a model saved in layout 3 that it has one class for each image, as all had then."""
     own = {"task": "classify", "thresholds": None, "standard": None} | own
     if not isinstance(config := own.get("config"), Mapping) or "patch_size" not in config:
         return own
@@ -180,14 +180,14 @@ def upgrade_3_to_4(own: dict[str, Any]) -> dict[str, Any]:
 
 
 def upgrade_4_to_5(own: dict[str, Any]) -> dict[str, Any]:
-    """State in an older config file of ours how ViTs drew positions then, and where their norms stood."""
+    """Add to a model saved in layout 4 how ViTs drew positions then, and where their norms stood."""
     if not isinstance(config := own.get("config"), Mapping) or "patch_size" not in config:
         return own
     return own | {"config": {"position_std": 0.02, "residual_norm": False} | dict(config)}
 
 
 def upgrade_5_to_6(own: dict[str, Any]) -> dict[str, Any]:
-    """State in an older config file of ours by which convention positions are resized, as far as it is known.
+    """State for a model saved in layout 5 by which convention positions are resized, as far as it is known.
 
     Models that vitreous made are resized as timm's; other checkpoints' folders did not say what they were made from.
     """

@@ -182,7 +182,7 @@ def find_architecture(name: str) -> Architecture | None:
 
 @cache
 def known_architectures() -> dict[str, Architecture]:
-    """Return every known architecture: timm's, and our own small ones."""
+    """Return the table of timm's architectures by name, and with them our own small ones."""
     known = {}
     for name, arguments in timm_arguments().items():
         plain = {key: value for key, value in arguments.items() if key != "unsupported"}
@@ -294,7 +294,7 @@ def timm_models(shapes: Mapping[str, Any], assume: Mapping[str, Any]) -> tuple[A
 
 
 def _refuse_look_alike(stranger: Architecture, supported: Architecture | None) -> None:
-    """Raise for tensors of an unsupported one of timm's architectures, alone or together with a supported one."""
+    """Raise for tensors of a look-alike among timm's architectures, alone or together with a supported one."""
     if supported is None:
         raise CheckpointError(
             f"its tensors are those of {stranger.name}, an unsupported model with other {stranger.unsupported}"
@@ -318,7 +318,10 @@ def _pair(value: Any) -> Any:
 
 
 def _both(value: Any) -> tuple[int, int]:
-    """Return height and width of an argument of timm's architectures; another kind is `ViTConfig`'s to name."""
+    """Return height and width of a size among the arguments of one of timm's architectures.
+
+    A value of another kind gives 1 and 1: `ViTConfig` raises for it.
+    """
     pair = value if isinstance(value, tuple) else (value, value)
     return pair if len(pair) == 2 and all(type(side) is int and side > 0 for side in pair) else (1, 1)
 

@@ -155,7 +155,10 @@ def _is_sapiens2(given: Arguments) -> bool:
 
 
 def naflex(given: Arguments) -> dict[str, Any]:
-    """Translate the arguments of timm's class `NaFlexVit` at one image size: positions are a grid, whatever size."""
+    """Translate the arguments of timm's class `NaFlexVit` to those of `VisionTransformer`, at one image size.
+
+    Positions are a grid, whatever the image size.
+    """
     positions = ("pos_embed_grid_size", "pos_embed_interp_mode", "pos_embed_ar_preserving")
     kept = ("class_token", "reg_tokens", "fc_norm", "final_norm", "qk_norm", "act_layer", "pool_include_prefix")
     arguments = without(given, "NaFlexVit", *kept, *positions, "pos_embed", "weight_init", "fix_init", "pos_drop_rate")

@@ -80,7 +80,7 @@ class Tokenizer:
 
 
 def read_tokenizer(files: CheckpointFiles, sidecar: Mapping[str, Any], config: TextConfig) -> Tokenizer:
-    """Read the tokenizer next to a text tower's weights."""
+    """Make a `Tokenizer` from the vocabulary files and settings that lie next to a text tower's weights."""
     stated = read_json(files.beside("tokenizer_config.json"))
     encoder, bare = _encoder(files, config)
     if encoder.get_vocab_size(with_added_tokens=False) > config.vocabulary:

@@ -130,7 +130,7 @@ def unwrap(loaded: object) -> RawCheckpoint:
 
 
 def _statement(level: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return what timm's training script states in a checkpoint, as its config file would."""
+    """Unwrap what timm's training script stored beside a checkpoint's weights, as its config file would state it."""
     args = level.get("args")
     options = args.values if isinstance(args, Options) else args if isinstance(args, Mapping) else {}
     name = level.get("arch") or options.get("model")

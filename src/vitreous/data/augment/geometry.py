@@ -128,7 +128,10 @@ def draw_erasure(rng: CounterRandom, size: tuple[int, int], share: float) -> tup
 
 
 def fill_box(box: Box, size: tuple[int, int]) -> Tensor:
-    """Mark the pixels in each image's box, to erase them or (CutMix) mix them: bool `[b 1 h w]`."""
+    """Return which pixels of each augmented image lie in its box (top, left, height, width): bool `[b 1 h w]`.
+
+    RandomErasing erases these pixels, and CutMix takes them from another image.
+    """
     y = torch.arange(size[0], device=box[0].device)[:, None]  # [h 1]
     x = torch.arange(size[1], device=box[0].device)  # [w]
     top, left, height, width = (side[:, None, None, None] for side in box)

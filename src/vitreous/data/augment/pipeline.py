@@ -27,7 +27,7 @@ from vitreous.data.masks import IGNORE
 
 
 def soft_targets(labels: Tensor, classes: int, smoothing: float = 0.0) -> Tensor:
-    """Turn labels into an augmented batch's one-hot targets with label smoothing: int64 `[b]` → float32 `[b k]`.
+    """Make the one-hot targets of the augmentation pipeline, with label smoothing: int64 `[b]` → float32 `[b k]`.
 
     >>> soft_targets(torch.tensor([1]), 2, 0.5)
     tensor([[0.2500, 0.7500]])
@@ -129,7 +129,10 @@ class Augment(nn.Module):
         return self.mix(images, targets, rng) if self.mix is not None else (images, targets)
 
     def soften(self, labels: Tensor) -> Tensor:
-        """Turn the labels of an augmented batch into targets: int64 `[b]`, or soft `[b k]` → float32 `[b k]`."""
+        """Return the targets that the augmentation pipeline gives: smoothed labels, or soft ones as they are.
+
+        Labels are int64 `[b]`, soft ones and targets float32 `[b k]`.
+        """
         return labels if self.soft else soft_targets(labels, self.classes, self.label_smoothing)
 
     def vary(self, pixels: Tensor, rng: CounterRandom) -> Tensor:

@@ -60,7 +60,9 @@ def list_strengths(space: str, operation: str, size: tuple[int, int]) -> list[fl
 
 
 def trace_pixels(operation: str, strength: float, size: tuple[int, int]) -> Tensor:
-    """Return where each pixel comes from when RandAugment shears, shifts or rotates: int32 `[p]`, -1 outside.
+    """Make RandAugment's table for one of its operations at a strength: the source of each pixel, int32 `[p]`.
+
+    The operation shears, translates or rotates; the source is -1 where a pixel comes from outside.
 
     torchvision moves an image whose values are the indices of its own pixels, counted from 1; outside is its black, 0.
     """

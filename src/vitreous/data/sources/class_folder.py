@@ -49,7 +49,10 @@ def table_hint(folder: Path) -> str:
 
 
 def folder_source(folder: Path) -> DatasetSource:
-    """Find the splits of a folder by the names of its sub-folders; without such names it is one dataset."""
+    """Make a source of a folder with a sub-folder for each class; `train/` and `test/` above these are its splits.
+
+    Without sub-folders of such names it is one dataset.
+    """
     parts = {part: folder / part for part in SPELLINGS if (folder / part).is_dir()}
     return DatasetSource(
         name=str(folder),
@@ -62,5 +65,5 @@ def folder_source(folder: Path) -> DatasetSource:
 
 
 def name_path(paths: Sequence[Path], i: int) -> str:
-    """Name an image of a dataset's folder by its path."""
+    """Name an image in a class's folder, or one that has a mask, by its path."""
     return str(paths[i])

@@ -23,7 +23,7 @@ PREFIX = "hf:"
 
 
 def is_hub_name(name: str | Path) -> bool:
-    """Return whether a name may be one of the Hub's: it begins with `hf:`, or is `org/name` and no local path.
+    """Return whether a dataset may be one of the Hub's: it begins with `hf:`, or is `org/name` and no local path.
 
     >>> is_hub_name("hf:mnist"), is_hub_name("uoft-cs/cifar10"), is_hub_name("pics/"), is_hub_name("/data/pics")
     (True, True, False, False)
@@ -88,7 +88,7 @@ class _TableImages:
 
 
 def decode_cell(value: dict[str, Any] | bytes | None, name: str) -> Image:
-    """Decode the image in a cell of a Hub dataset's table: bytes, or the path of a file."""
+    """Decode an image as the Hub's `datasets` library hands it over: bytes, or the path of a file."""
     data, path = (value.get("bytes"), value.get("path")) if isinstance(value, dict) else (value, None)
     if not data and not path:
         raise ImageError(name, "the row holds no image")

@@ -77,7 +77,10 @@ def table_source(name: str | Path, tables: Mapping[str | None, Path], task: str 
 
 
 def _class_names(tables: Sequence[Table], rows: Iterable[list[Row]], task: str) -> tuple[str, ...]:
-    """Return the names of a table's classes, labels or numbers: words in order (numbers by value), or columns."""
+    """Name the classes, labels or numbers of the dataset that a CSV holds: words in order, or columns.
+
+    Words that are all numbers are in the order of their values.
+    """
     if task == "classify" or (task == "multilabel" and tables[0].label):
         targets = (target for part in rows for _, target, _ in part)
         words = {str(word) for target in targets for word in ((target,) if isinstance(target, str) else target)}
@@ -119,7 +122,7 @@ def _from_rows(
 
 
 def _state(path: str) -> str:
-    """Return size and time of a labelled image's file, or of the archive that it is in; empty if there is neither."""
+    """Return size and time of an image file that a CSV of labels names, or of its archive; empty if neither exists."""
     try:
         return file_state(Path(path))
     except OSError:

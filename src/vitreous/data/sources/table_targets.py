@@ -99,7 +99,10 @@ def guess_task(tables: Sequence[Table]) -> str:
 
 
 def _guess(table: Table) -> str:
-    """Guess what one table holds; a table without labels or numbers is left to the error of classify."""
+    """Guess which targets one table holds: a class for each image, several labels, or numbers.
+
+    A table without labels or numbers is left to the error of classify.
+    """
     if table.label:
         named = table.label.strip().lower() == "labels"
         cells = [value.get(table.label) for value in table.values]

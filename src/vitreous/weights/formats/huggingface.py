@@ -139,7 +139,10 @@ def to_huggingface(model: ViT) -> ConvertedCheckpoint:
 
 
 def with_sidecars(model: ViT, tensors: Tensors, config_json: dict[str, Any], config: ViTConfig) -> ConvertedCheckpoint:
-    """Add to a model converted to transformers what every family's `config.json` has, and the preprocessor's file."""
+    """Finish the conversion of a ViT to Hugging Face's transformers: add the sidecars that all its families have.
+
+    They are the fields of `config.json` that every family has, and the preprocessor's file.
+    """
     card = card_of(model)
     config_json |= {
         "hidden_size": config.width,
@@ -238,7 +241,7 @@ def add_prefix(tensors: Tensors, prefix: str) -> Tensors:
 
 
 def activation_name(config: ViTConfig) -> str:
-    """Return transformers' name of the activation."""
+    """Return the name of a ViT's activation in Hugging Face's transformers, for a model converted to it."""
     return {"gelu_tanh": "gelu_pytorch_tanh"}.get(config.activation, config.activation)
 
 

@@ -242,7 +242,7 @@ def count_labels(sidecar: Mapping[str, Any]) -> int:
 
 
 def read_pair(value: Any) -> tuple[int, int]:
-    """Read height and width of an image or a patch from a config file: two whole numbers, or one for both."""
+    """Read an image or patch size as Hugging Face configs state it: height and width, or one whole number for both."""
     if isinstance(value, list | tuple) and len(value) == 2 and all(type(side) is int for side in value):
         return value[0], value[1]
     if type(value) is not int:
@@ -251,7 +251,7 @@ def read_pair(value: Any) -> tuple[int, int]:
 
 
 def unsupported_kind(kind: Any) -> CheckpointError:
-    """Return the error for a `model_type` in transformers' `config.json` that no reader knows."""
+    """Return the error for a Hugging Face config whose `model_type` is missing or not one of those that are read."""
     if kind is None:
         return CheckpointError("config.json names no model_type: get it again, or load the weights without it")
     known = ", ".join((*MODEL_TYPES, *CLIPS))

@@ -138,7 +138,10 @@ def _is(tensors: Mapping[str, Tensor], classifier: bool, flat: bool) -> bool:
 
 
 def unflatten_patches(tensors: Tensors) -> Tensors:
-    """Split SigLIP 2's pool's matrix, and give its patch embedding, whose channels are last, a convolution's shape."""
+    """Prepare transformers' SigLIP 2: split its pool's matrix, and reshape its flat patch embedding to a convolution's.
+
+    Channels come last in the flat one.
+    """
     plain = split_pool(tensors)
     weight = plain[PATCHES]
     side = math.isqrt(weight.shape[1] // 3)

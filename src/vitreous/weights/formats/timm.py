@@ -149,7 +149,7 @@ def read_config(sidecar: Mapping[str, Any]) -> Allowed:
 
 
 def _given(sidecar: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `model_args` of timm's config file; an argument of that name that only our table has is an error."""
+    """Return `model_args` from the config of a checkpoint in timm's format; one that only our table has is an error."""
     given = dict(sidecar.get("model_args") or {})
     if foreign := [name for name in given if name in OURS]:
         raise CheckpointError(f"timm's argument {foreign[0]}={given[foreign[0]]!r:.60} is not supported")
@@ -157,7 +157,7 @@ def _given(sidecar: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_dropout(argument: str) -> bool:
-    """Return whether an argument of timm's models, as in `model_args`, matters for training alone.
+    """Return whether one of the `model_args` in timm's files is a dropout rate, which matters for training alone.
 
     >>> is_dropout("drop_path_rate"), is_dropout("attn_drop_rate"), is_dropout("global_pool")
     (True, True, False)
@@ -166,9 +166,10 @@ def is_dropout(argument: str) -> bool:
 
 
 def read_training_script(stated: Mapping[str, Any], entry: Architecture | None) -> Allowed:
-    """Read what timm's training script says inside a checkpoint: an architecture (`entry`, if known), its arguments.
+    """Read the fields that a checkpoint in timm's format states inside, where timm's training script wrote them.
 
-    Sizes count where the script was given them: its default is that of the weights that it began with.
+    They follow from an architecture (`entry`, if it is known) and its arguments. Sizes count where the script was given
+    them: its default is that of the weights that it began with.
     """
     name, given = stated.get("architecture"), _given(stated)
     if entry is None or entry.name not in timm_arguments():
@@ -234,7 +235,7 @@ DINOV2_REGISTERS = replace(
 
 
 def architecture(config: ViTConfig) -> tuple[str, dict[str, Any]]:
-    """Choose, to write a model's files for timm, the entry point that builds its config, and arguments that differ."""
+    """Choose, to write a model in timm's format, the entry point that builds its config, and arguments that differ."""
     if config.rope != "none":  # an entry point states the epsilon, which no argument in JSON can
         eva = {1e-6: "eva02_tiny_patch14_224", 1e-5: "vit_small_patch16_dinov3"}
         check_limits(config, "timm's Eva", {"norm_eps": tuple(eva)})

@@ -89,7 +89,10 @@ def load_timm(
 
 
 def _check_arguments(model: TimmClassifier, said: Mapping[str, Any], source: str) -> None:
-    """Raise for arguments, in a config file or of a training script, that give another network than timm's own."""
+    """Check the arguments that a file states for a timm classifier; raise if they make another network than timm's own.
+
+    `source` is the config file or the training script that states them.
+    """
     config, network = model.config, model.network
     parts = (getattr(part, "global_pool", None) for part in (getattr(network, "head", None), network))
     pools = (getattr(pool, "pool_type", pool) for pool in parts)
