@@ -35,7 +35,8 @@ from vitreous.weights.formats import (
 from vitreous.weights.formats.registry import recognise
 from vitreous.weights.keymap import Tensors
 from vitreous.weights.names import SUFFIXES
-from vitreous.weights.save import VERSION, check_head, save, write_npz, write_pickle, write_safetensors
+from vitreous.weights.save import check_head, save, write_npz, write_pickle, write_safetensors
+from vitreous.weights.saved_config import VERSION
 from vitreous.weights.timm_architectures import normalise
 
 TARGETS: dict[str, Callable[[ViT], ConvertedCheckpoint]] = {

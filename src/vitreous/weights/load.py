@@ -38,7 +38,7 @@ from vitreous.weights.positions import CONVENTIONS, resize_positions, resize_rel
 from vitreous.weights.preprocessing import processor_size
 from vitreous.weights.read import data_types, nonfinite, read, read_sharded
 from vitreous.weights.safety import CheckpointError
-from vitreous.weights.save import own_config, read_own, stated_timm
+from vitreous.weights.saved_config import own_config, read_own, stated_timm
 from vitreous.weights.timm_architectures import find_architecture, resizing, states, timm_models
 from vitreous.weights.unsupported import check_family
 from vitreous.weights.unwrap import RawCheckpoint

@@ -10,7 +10,7 @@ from vitreous.weights.class_names import class_names, imagenet_names
 from vitreous.weights.fetch import CheckpointFiles
 from vitreous.weights.preprocessing import preprocessing
 from vitreous.weights.safety import CheckpointError
-from vitreous.weights.save import own_config, read_own
+from vitreous.weights.saved_config import own_config, read_own
 
 
 def vit_card(

@@ -20,7 +20,7 @@ from vitreous.weights.loaded_card import classifier_card
 from vitreous.weights.preprocessing import preprocessing
 from vitreous.weights.read import data_types
 from vitreous.weights.safety import CheckpointError
-from vitreous.weights.save import read_own
+from vitreous.weights.saved_config import read_own
 from vitreous.weights.unwrap import RawCheckpoint
 
 if TYPE_CHECKING:
