@@ -11,9 +11,8 @@ from vitreous.data.preprocess import HALF, Preprocess
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
-from vitreous.weights.card import Card, LoadReport, card_of, fold_standard, rows_to_text, stated_task
+from vitreous.weights.card import Card, LoadReport, card_of, fold_standard, rows_to_text
 from vitreous.weights.load import load
-from vitreous.weights.safety import CheckpointError
 from vitreous.weights.save import save
 
 PREPROCESS = Preprocess(size=(16, 24), resize=(16, 24), mean=HALF, std=HALF)
@@ -91,56 +90,6 @@ def test_several_labels_are_each_true_or_false_by_itself():
 
 def test_a_dense_model_made_in_memory_has_pixel_classes():
     assert card_of(ViT(ViTConfig(**SMALL, dense="linear", dense_blocks=(0,)))).task == "segment"
-
-
-TWO = ViTConfig(**SMALL, classes=2)
-DENSE = ViTConfig(**SMALL, classes=2, dense="linear", dense_blocks=(0,))
-
-
-def stated(**own):
-    return {"task": "classify", "thresholds": None, "standard": None, "config": {}} | own
-
-
-@pytest.mark.parametrize(
-    ("own", "config", "message"),
-    [
-        (stated(task="mystery"), TWO, "task='mystery', expected one of classify, multilabel, regress, segment"),
-        (stated(task=None), TWO, "task=None, expected one of"),
-        (stated(task=["classify"]), TWO, r"task=\['classify'\], expected one of"),
-        (stated(task="segment"), TWO, "task='segment', and its model has no dense head"),
-        (stated(), DENSE, "task='classify', and its model has a dense head"),
-        (stated(task="multilabel", thresholds=[0.5]), TWO, "one entry for each of 2 labels"),
-        (stated(task="multilabel", thresholds=0.5), TWO, "one entry for each of 2 labels"),
-        (stated(task="multilabel", thresholds=[0.5, 1.5]), TWO, "expected probabilities"),
-        (stated(task="multilabel", thresholds=[0.5, "0.5"]), TWO, "expected probabilities"),
-        (stated(task="multilabel", thresholds=[0.5, float("nan")]), TWO, "expected probabilities"),
-        (stated(task="multilabel", thresholds=[True, False]), TWO, "expected probabilities"),
-        (stated(thresholds=[0.5, 0.5]), TWO, "expected none for task='classify'"),
-        (stated(task="regress", standard=[[0.0, 1.0]]), TWO, "one entry for each of 2 numbers"),
-        (stated(task="regress", standard=[[0.0, 1.0], [0.0]]), TWO, "a mean and a deviation of each number"),
-        (stated(task="regress", standard=[[0.0, 1.0], [0.0, -1.0]]), TWO, "a mean and a deviation of each number"),
-        (stated(task="regress", standard=[[0.0, 1.0], ["0", 1.0]]), TWO, "a mean and a deviation of each number"),
-        (stated(task="multilabel", standard=[[0.0, 1.0]] * 2), TWO, "expected none for task='multilabel'"),
-        ({"config": {}, "thresholds": None, "standard": None}, TWO, "does not state the task"),
-        ({"config": {}, "task": "regress", "thresholds": None}, TWO, "does not state the standard"),
-    ],
-)
-def test_what_a_file_says_of_the_task_is_checked(own, config, message):
-    with pytest.raises(CheckpointError, match=message) as caught:
-        stated_task({}, own, config)
-    assert "\n" not in str(caught.value)
-
-
-def test_what_a_file_says_of_the_task_is_read():
-    assert stated_task({}, {}, TWO) == {"task": "classify", "thresholds": None, "standard": None}
-    assert stated_task({}, {}, DENSE)["task"] == "segment"
-    assert stated_task({}, stated(task="multilabel", thresholds=[0, 0.5]), TWO)["thresholds"] == (0.0, 0.5)
-    assert stated_task({}, stated(task="regress", standard=[[1, 2.5], [0, 1]]), TWO)["standard"] == ((1, 2.5), (0, 1))
-    assert stated_task({"problem_type": "multi_label_classification"}, {}, TWO)["task"] == "multilabel"
-    assert stated_task({"problem_type": "regression"}, {}, TWO)["task"] == "regress"
-    assert stated_task({"problem_type": "single_label_classification"}, {}, TWO)["task"] == "classify"
-    with pytest.raises(CheckpointError, match="problem_type='mystery'"):
-        stated_task({"problem_type": "mystery"}, {}, TWO)
 
 
 def numbers(kind):

@@ -1,11 +1,13 @@
 """Make the `Card` of a model that is loaded from what its files state: a ViT's (`vit_card`), a ResNet's or timm's."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
+from vitreous.data.image_dataset import NOUNS, TASKS
 from vitreous.data.preprocess import Preprocess
 from vitreous.models.vit_config import ViTConfig
-from vitreous.weights.card import Card, LoadReport, stated_task
+from vitreous.weights.card import PROBLEM_TYPES, Card, LoadReport
 from vitreous.weights.class_names import class_names, imagenet_names
 from vitreous.weights.fetch import CheckpointFiles
 from vitreous.weights.preprocessing import preprocessing
@@ -94,3 +96,43 @@ def classifier_card(
         training=None if replaced else own.get("training"),
         **({} if replaced else stated_task(sidecar, own, config)),
     )
+
+
+def stated_task(sidecar: Mapping[str, Any], own: Mapping[str, Any], config: Any) -> dict[str, Any]:
+    """Return a `Card`'s task, thresholds and standard as a config file states them, checked against the model's config.
+
+    `own` is the `"vitreous"` section of the config file `sidecar`; transformers' files state `problem_type`.
+    """
+    if "config" in own and (missing := [name for name in ("task", "thresholds", "standard") if name not in own]):
+        raise CheckpointError(f"config.json does not state the {missing[0]} of the model: get it again")
+    dense, problem = getattr(config, "dense", "none") != "none", sidecar.get("problem_type")
+    if not isinstance(problem, str | None) or problem not in PROBLEM_TYPES:
+        raise CheckpointError(f"config.json says problem_type={problem!r:.40}, which is not one of transformers'")
+    alone = problem is None and config.classes == 1 and "model_type" in sidecar  # transformers takes its sigmoid
+    task = own.get("task", "segment" if dense else "multilabel" if alone else PROBLEM_TYPES[problem])
+    if task not in TASKS:
+        raise CheckpointError(f"config.json says task={task!r:.40}, expected one of {', '.join(TASKS)}: get it again")
+    if (task == "segment") != dense:
+        kind = "a dense head" if dense else "no dense head"
+        raise CheckpointError(f"config.json contradicts itself: it says task={task!r}, and its model has {kind}")
+    thresholds, standard = own.get("thresholds"), own.get("standard")
+    for name, value, of in (("thresholds", thresholds, "multilabel"), ("standard", standard, "regress")):
+        if value is not None and (task != of or not isinstance(value, list) or len(value) != config.classes):
+            wanted = f"one entry for each of {config.classes} {NOUNS[of]}" if task == of else f"none for task={task!r}"
+            raise CheckpointError(f"config.json says {name}={value!r:.60}, expected {wanted}: get it again")
+    if not all(_is_number(each, 0) and each <= 1 for each in thresholds or ()):
+        raise CheckpointError(f"config.json says thresholds={thresholds!r:.60}, expected probabilities: get it again")
+    pairs = [pair for pair in standard or () if isinstance(pair, list) and len(pair) == 2]
+    if len(pairs) < len(standard or ()) or not all(_is_number(mean) and _is_number(std, 0) for mean, std in pairs):
+        wanted = "a mean and a deviation of each number"
+        raise CheckpointError(f"config.json says standard={standard!r:.60}, expected {wanted}: get it again")
+    return {
+        "task": task,
+        "thresholds": None if thresholds is None else tuple(float(each) for each in thresholds),
+        "standard": None if standard is None else tuple((float(mean), float(std)) for mean, std in pairs),
+    }
+
+
+def _is_number(value: object, smallest: float = -math.inf) -> bool:
+    """Return whether a value on a card is a finite number, and not below the smallest."""
+    return isinstance(value, int | float) and type(value) is not bool and math.isfinite(value) and value >= smallest
