@@ -2,7 +2,7 @@
 
 A class takes the arguments of an entry point or a config file and returns them under the names of timm's
 `VisionTransformer`; what that has no argument for is a field of `ViTConfig` in `OURS`. An argument that a class does
-not have, or a value that is not supported, is an error.
+not have, or a value that is not supported, is an error. Dropout rates (`is_dropout`) matter for training alone.
 """
 
 from collections.abc import Callable, Mapping
@@ -291,3 +291,12 @@ def check_bool(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise CheckpointError(f"timm's {name} must be true or false, got {value!r:.60}")
     return value
+
+
+def is_dropout(argument: str) -> bool:
+    """Return whether one of the `model_args` in timm's files is a dropout rate, which matters for training alone.
+
+    >>> is_dropout("drop_path_rate"), is_dropout("attn_drop_rate"), is_dropout("global_pool")
+    (True, True, False)
+    """
+    return argument in ("drop_rate", "drop_path_rate", "drop_block_rate") or argument.endswith("_drop_rate")

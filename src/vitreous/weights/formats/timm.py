@@ -156,15 +156,6 @@ def _given(sidecar: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def is_dropout(argument: str) -> bool:
-    """Return whether one of the `model_args` in timm's files is a dropout rate, which matters for training alone.
-
-    >>> is_dropout("drop_path_rate"), is_dropout("attn_drop_rate"), is_dropout("global_pool")
-    (True, True, False)
-    """
-    return argument in ("drop_rate", "drop_path_rate", "drop_block_rate") or argument.endswith("_drop_rate")
-
-
 def read_training_script(stated: Mapping[str, Any], entry: Architecture | None) -> Allowed:
     """Read the fields that a checkpoint in timm's format states inside, where timm's training script wrote them.
 

@@ -12,12 +12,13 @@ from vitreous.weights.build import check_shapes
 from vitreous.weights.card import LoadReport
 from vitreous.weights.config_files import check_fields
 from vitreous.weights.fetch import CheckpointFiles
-from vitreous.weights.formats.timm import FIELDS, HARMLESS, PRETRAINED_FIELDS, WRAPPER, is_dropout
+from vitreous.weights.formats.timm import FIELDS, HARMLESS, PRETRAINED_FIELDS, WRAPPER
 from vitreous.weights.loaded_card import classifier_card
 from vitreous.weights.preprocessing import preprocessing
 from vitreous.weights.read import data_types
 from vitreous.weights.safety import CheckpointError
 from vitreous.weights.saved_config import read_own, stated_timm
+from vitreous.weights.timm_classes import is_dropout
 from vitreous.weights.unwrap import RawCheckpoint
 
 

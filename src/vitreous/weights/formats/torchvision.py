@@ -14,13 +14,13 @@ from vitreous.weights.adapt import PAPER_VIT, ConvertedCheckpoint, adapted, chec
 from vitreous.weights.build import check_shapes
 from vitreous.weights.card import LoadReport
 from vitreous.weights.fetch import CheckpointFiles
-from vitreous.weights.formats.timm import is_dropout
 from vitreous.weights.keymap import Format, rule, to_theirs
 from vitreous.weights.loaded_card import classifier_card
 from vitreous.weights.preprocessing import preprocessing
 from vitreous.weights.read import data_types
 from vitreous.weights.safety import CheckpointError
 from vitreous.weights.saved_config import read_own
+from vitreous.weights.timm_classes import is_dropout
 from vitreous.weights.unwrap import RawCheckpoint
 
 if TYPE_CHECKING:
