@@ -12,13 +12,14 @@ from torch import Tensor
 from vitreous.models.vit import ViT
 from vitreous.weights.adapt import PAPER_VIT, ConvertedCheckpoint, adapted, check_limits, library_models
 from vitreous.weights.config_files import check_fields
-from vitreous.weights.formats.huggingface import activation_name, add_prefix, with_sidecars
+from vitreous.weights.formats.huggingface import add_prefix, with_sidecars
 from vitreous.weights.formats.huggingface_config import (
     CLIPS,
     HARMLESS,
     HARMLESS_NUMBERS,
     MLP,
     USUAL,
+    activation_name,
     count_labels,
     read_fields,
     shared_fields,

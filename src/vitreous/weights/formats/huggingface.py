@@ -15,7 +15,7 @@ from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.weights.adapt import PAPER_VIT, ConvertedCheckpoint, adapted, check_limits, library_models
 from vitreous.weights.card import PROBLEM_TYPES, card_of
-from vitreous.weights.formats.huggingface_config import read_config
+from vitreous.weights.formats.huggingface_config import activation_name, read_config
 from vitreous.weights.keymap import JOIN_GATE, JOIN_QKV, Allowed, Format, Rule, Tensors, rule, strip_prefix, to_theirs
 from vitreous.weights.positions import fold_class_position
 
@@ -238,11 +238,6 @@ def add_prefix(tensors: Tensors, prefix: str) -> Tensors:
     """Put the base model's name before every key but the heads', as transformers does."""
     heads = ("classifier.", "cls_classifier.", "distillation_classifier.", "visual_projection.")
     return {key if key.startswith(heads) else prefix + key: value for key, value in tensors.items()}
-
-
-def activation_name(config: ViTConfig) -> str:
-    """Return the name of a ViT's activation in Hugging Face's transformers, for a model converted to it."""
-    return {"gelu_tanh": "gelu_pytorch_tanh"}.get(config.activation, config.activation)
 
 
 def _side(pair: tuple[int, int]) -> int | list[int]:

@@ -14,13 +14,13 @@ from vitreous.weights.formats.huggingface import (
     OLD,
     PATCHES,
     VIT_BLOCKS,
-    activation_name,
     add_prefix,
     with_sidecars,
 )
 from vitreous.weights.formats.huggingface_config import (
     MLP,
     USUAL,
+    activation_name,
     check_backbone,
     count_labels,
     read_fields,

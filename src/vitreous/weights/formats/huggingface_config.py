@@ -1,12 +1,13 @@
 """Read the `config.json` of transformers' ViT, DeiT, MAE, MSN, I-JEPA, DINOv2; fields that all its families share.
 
 What a file leaves out has transformers' own default for its `model_type`. Every field is read, listed as harmless, or
-an error.
+an error. `activation_name` is for the files that are written.
 """
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from vitreous.models.vit_config import ViTConfig
 from vitreous.weights.adapt import PAPER_VIT
 from vitreous.weights.config_files import check_fields
 from vitreous.weights.keymap import Allowed
@@ -165,6 +166,11 @@ def shared_fields(values: Mapping[str, Any]) -> Allowed:
         "position": ("learned",),
         "head_bias": (True,),
     }
+
+
+def activation_name(config: ViTConfig) -> str:
+    """Return the name of a ViT's activation in Hugging Face's transformers, for a model converted to it."""
+    return {"gelu_tanh": "gelu_pytorch_tanh"}.get(config.activation, config.activation)
 
 
 def read_fields(section: Any, defaults: Mapping[str, Any]) -> dict[str, Any]:

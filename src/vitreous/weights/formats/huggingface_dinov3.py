@@ -8,9 +8,10 @@ import torch
 
 from vitreous.models.vit import ViT
 from vitreous.weights.adapt import PAPER_VIT, ConvertedCheckpoint, adapted, check_limits, library_models
-from vitreous.weights.formats.huggingface import activation_name, with_sidecars
+from vitreous.weights.formats.huggingface import with_sidecars
 from vitreous.weights.formats.huggingface_config import (
     USUAL,
+    activation_name,
     check_backbone,
     check_types,
     read_fields,

@@ -17,12 +17,13 @@ from vitreous.models.vit import ViT
 from vitreous.weights.adapt import PAPER_VIT, ConvertedCheckpoint, adapted, check_limits, library_models
 from vitreous.weights.config_files import check_fields
 from vitreous.weights.formats.clip import HUGGINGFACE_RULES
-from vitreous.weights.formats.huggingface import activation_name, add_prefix, with_sidecars
+from vitreous.weights.formats.huggingface import add_prefix, with_sidecars
 from vitreous.weights.formats.huggingface_config import (
     HARMLESS,
     HARMLESS_NUMBERS,
     MLP,
     USUAL,
+    activation_name,
     check_types,
     count_labels,
     read_fields,
