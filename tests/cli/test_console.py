@@ -1,17 +1,14 @@
 """With `--json`, standard output is one JSON value and nothing else, for every command that a program may call."""
 
 import inspect
-import io
 import json
 
 import pytest
 import torch
 from PIL import Image
-from rich.console import Console
 
 from conftest import noise
-from vitreous.cli import console as module
-from vitreous.cli.console import Estimate, print_json
+from vitreous.cli.console import print_json
 from vitreous.cli.main import COMMANDS, main
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
@@ -83,18 +80,3 @@ def test_nan_is_null(capsys):
     print_json({"loss": float("nan"), "rates": [float("inf"), 1.0]})
     message = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert message == {"loss": None, "rates": [None, 1.0]}
-
-
-def test_a_log_gets_a_line_with_an_estimate_now_and_then(monkeypatch):
-    clock = [0.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])  # the one clock of all modules
-    log = io.StringIO()
-    estimate = Estimate(Console(file=log, soft_wrap=True), "trust")
-    for done in range(1, 11):
-        clock[0] += 3.0
-        estimate(done, 10)
-    assert log.getvalue().splitlines() == ["trust: 2 of 10, about 24 s left", "trust: 7 of 10, about 9 s left"]
-    estimate(1, 10)  # once more from the start: the estimate begins anew
-    clock[0] += 40.0
-    estimate(2, 10)
-    assert log.getvalue().splitlines()[-1] == "trust: 2 of 10, about 2 min 40 s left"

@@ -6,9 +6,10 @@ from typing import Annotated, Literal
 
 import tyro
 
-from vitreous.cli.console import Estimate, messages, print_json
+from vitreous.cli.console import messages, print_json
 from vitreous.cli.options import Device, Number, OutputFolder, Switch, optional
 from vitreous.runtime.files import check_writable_folder
+from vitreous.runtime.progress import Estimate
 
 Names = Annotated[tuple[str, ...], optional("NAME …")]
 

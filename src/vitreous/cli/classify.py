@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from vitreous.cli.console import Estimate, messages, notes, print_json, say_packaged, say_problems, write_folder
+from vitreous.cli.console import messages, notes, print_json, say_packaged, say_problems, write_folder
 from vitreous.cli.inputs import find_inputs
 from vitreous.cli.options import (
     Device,
@@ -24,6 +24,7 @@ from vitreous.cli.options import (
 )
 from vitreous.runtime.distributed import this_rank
 from vitreous.runtime.files import check_writable_file, check_writable_folder
+from vitreous.runtime.progress import Estimate
 from vitreous.runtime.wording import count
 
 if TYPE_CHECKING:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from vitreous.cli.console import Estimate, messages, print_json
+from vitreous.cli.console import messages, print_json
 from vitreous.cli.options import Device, Folder, Number, OutputFolder, Switch, Text, optional
 from vitreous.runtime.files import check_output_name
+from vitreous.runtime.progress import Estimate
 from vitreous.runtime.startup import INTERRUPTED
 
 if TYPE_CHECKING:

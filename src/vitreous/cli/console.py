@@ -1,15 +1,14 @@
-"""Print what commands say: results on standard output; remarks, problems, progress (of parts too) on standard error."""
+"""Print what commands say: results on standard output; remarks, problems, the progress of parts on standard error."""
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from vitreous.runtime.distributed import this_rank
-from vitreous.runtime.progress import LogPace, time_left
+from vitreous.runtime.progress import Estimate
 from vitreous.runtime.wording import count
 
 if TYPE_CHECKING:
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from vitreous.predict.parts import PartsJob
     from vitreous.weights.load import Model
 
-Item = TypeVar("Item")
 NAMED = 20
 """Unreadable images that are named; of more, the number is."""
 
@@ -70,48 +68,6 @@ def say_problems(console: Console, problems: Sequence[ImageError], total: int = 
         console.print(f"vitreous: … and {len(problems) - NAMED:,} more", markup=False)
     if len(problems) > 1 and total > 1:
         console.print(f"vitreous: {len(problems):,} of {count(total, 'image')} left out", markup=False)
-
-
-class Estimate:
-    """Show how far slow work has come and how long it will take: live on a terminal, else by a line now and then."""
-
-    def __init__(self, console: Console, what: str) -> None:
-        self.console, self.what = console, what
-        self.status = console.status(what)
-        self.since = self.called = time.monotonic()
-        self.pace, self.done = LogPace(), 0
-
-    def __enter__(self) -> Self:
-        self.status.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.status.stop()
-
-    def begin(self, what: str) -> None:
-        """Show on the console which part of slow work is next; estimates count from here."""
-        self.what, self.since, self.done = what, time.monotonic(), 0
-        self.status.update(what)
-
-    def __call__(self, done: int, total: int) -> None:
-        """Print on the console that `done` of `total` steps are done, and how long the others will take."""
-        if done <= self.done:  # once more from the start
-            self.since = self.called
-        self.done, self.called = done, time.monotonic()
-        if done < total:
-            self.say(f"{done:,} of {total:,}, {time_left(self.called - self.since, done, total)}")
-
-    def track(self, items: Iterable[Item], total: int) -> Iterator[Item]:
-        """Yield items as they are done, and print on the console how many of `total` they are."""
-        for done, item in enumerate(items, 1):
-            self(done, total)
-            yield item
-
-    def say(self, text: str) -> None:
-        """Print a line on the console of a command at work; a log gets one only if the last is some seconds old."""
-        self.status.update(f"{self.what}: {text}")
-        if not self.console.is_terminal and self.pace.is_due():
-            self.console.print(f"{self.what}: {text}", style="dim", markup=False)
 
 
 def print_json(value: object, indent: int | None = 2) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from vitreous.cli.console import Estimate, messages, print_json
+from vitreous.cli.console import messages, print_json
 from vitreous.cli.options import Folder, ModelOptions, SharedModel, Switch, optional
+from vitreous.runtime.progress import Estimate
 from vitreous.runtime.wording import count
 
 

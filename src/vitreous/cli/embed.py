@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from vitreous.cli.console import Estimate, messages, notes, print_json, say_packaged, say_problems, write_folder
+from vitreous.cli.console import messages, notes, print_json, say_packaged, say_problems, write_folder
 from vitreous.cli.inputs import find_inputs
 from vitreous.cli.options import Device, Images, ModelOptions, Number, Precision, SharedModel, Switch, Words, is_folder
 from vitreous.runtime.distributed import this_rank
 from vitreous.runtime.files import check_writable_file, check_writable_folder
+from vitreous.runtime.progress import Estimate
 from vitreous.runtime.wording import count
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from vitreous.cli.console import Estimate, messages, notes, print_json, say_problems
+from vitreous.cli.console import messages, notes, print_json, say_problems
 from vitreous.cli.options import (
     Device,
     Folder,
@@ -22,6 +22,7 @@ from vitreous.cli.options import (
     optional,
 )
 from vitreous.runtime.distributed import this_rank
+from vitreous.runtime.progress import Estimate
 from vitreous.runtime.wording import count
 
 

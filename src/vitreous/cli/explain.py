@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from vitreous.cli.console import Estimate, messages, notes, print_json, say_packaged, say_problems
+from vitreous.cli.console import messages, notes, print_json, say_packaged, say_problems
 from vitreous.cli.inputs import find_inputs
 from vitreous.cli.options import Device, Folder, Images, ModelOptions, Number, SharedModel, Switch, Words, optional
 from vitreous.runtime.files import check_output_name, check_page_file, check_writable_file, check_writable_folder
+from vitreous.runtime.progress import Estimate
 from vitreous.runtime.wording import count
 
 if TYPE_CHECKING:

@@ -7,9 +7,10 @@ from typing import Annotated, Literal
 
 import tyro
 
-from vitreous.cli.console import Estimate, messages, notes, say_packaged, say_remarks
+from vitreous.cli.console import messages, notes, say_packaged, say_remarks
 from vitreous.cli.options import Device, Folder, Switch, Words, optional
 from vitreous.runtime.files import check_writable_folder
+from vitreous.runtime.progress import Estimate
 
 
 def explore(

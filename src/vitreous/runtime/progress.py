@@ -1,10 +1,18 @@
-"""Progress of slow work in a log: when the next line is due, and how much time is left, in words."""
+"""Progress of slow work, live on a terminal or in a log: how far it is, how much time is left, when a line is due."""
+
+from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from vitreous.runtime.wording import duration
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Item = TypeVar("Item")
 FIRST, INTERVAL = 5.0, 15.0
 """Seconds until the first line of a log, and between two at least."""
 
@@ -37,3 +45,45 @@ def time_left(seconds: float, done: int, total: int) -> str:
     """
     left = math.ceil(seconds / done * (total - done))
     return f"about {left} s left" if left < 60 else f"about {duration(left)} left"
+
+
+class Estimate:
+    """Show how far slow work has come and how long it will take: live on a terminal, else by a line now and then."""
+
+    def __init__(self, console: Console, what: str) -> None:
+        self.console, self.what = console, what
+        self.status = console.status(what)
+        self.since = self.called = time.monotonic()
+        self.pace, self.done = LogPace(), 0
+
+    def __enter__(self) -> Self:
+        self.status.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.status.stop()
+
+    def begin(self, what: str) -> None:
+        """Show on the console which part of slow work is next; estimates count from here."""
+        self.what, self.since, self.done = what, time.monotonic(), 0
+        self.status.update(what)
+
+    def __call__(self, done: int, total: int) -> None:
+        """Print on the console that `done` of `total` steps are done, and how long the others will take."""
+        if done <= self.done:  # once more from the start
+            self.since = self.called
+        self.done, self.called = done, time.monotonic()
+        if done < total:
+            self.say(f"{done:,} of {total:,}, {time_left(self.called - self.since, done, total)}")
+
+    def track(self, items: Iterable[Item], total: int) -> Iterator[Item]:
+        """Yield items as they are done, and print on the console how many of `total` they are."""
+        for done, item in enumerate(items, 1):
+            self(done, total)
+            yield item
+
+    def say(self, text: str) -> None:
+        """Print a line on the console of a command at work; a log gets one only if the last is some seconds old."""
+        self.status.update(f"{self.what}: {text}")
+        if not self.console.is_terminal and self.pace.is_due():
+            self.console.print(f"{self.what}: {text}", style="dim", markup=False)
