@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from vitreous.data.masks import class_shares, draw_mask, mask_colours, palette_image, read_classes, read_values
+from vitreous.data.masks import draw_mask, mask_colours, palette_image, read_classes, read_values
 from vitreous.data.preprocess import Preprocess
-from vitreous.predict.segmentation import begin_masks, full_mask, mask_path, write_mask
+from vitreous.predict.segmentation import begin_masks, class_shares, full_mask, mask_path, write_mask
 
 HALF = (0.5, 0.5, 0.5)
 

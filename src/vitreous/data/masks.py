@@ -238,18 +238,6 @@ def view_mask(mask: Image, preprocess: Preprocess) -> Image:
 # --- masks drawn --------------------------------------------------------------------------------------------
 
 
-def class_shares(mask: NDArray[np.uint8], classes: int) -> dict[int, float]:
-    """Return which share of the pixels of any mask, labelled or predicted, each class has, the largest first.
-
-    Classes without any are left out.
-
-    >>> class_shares(np.array([[1, 1, 0, 255]], np.uint8), 3)
-    {1: 0.5, 0: 0.25}
-    """
-    counts = np.bincount(mask.ravel(), minlength=classes)[:classes]
-    return {int(i): float(counts[i] / mask.size) for i in np.argsort(-counts, kind="stable") if counts[i]}
-
-
 def mask_colours(classes: int) -> list[str]:
     """Return the colours of a mask's 256 values: one for each class, black for the rest."""
     return ["#" + bytes(colour).hex() for colour in class_colours(classes)] + ["#000000"] * (256 - classes)

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from vitreous.data.finding import Images, open_images
 from vitreous.data.images import ImageError, ImageLike, image_name, is_web_address, read_image
-from vitreous.data.masks import class_shares, draw_mask, mask_colours
+from vitreous.data.masks import draw_mask, mask_colours
 from vitreous.data.preprocess import Fit, Preprocess
 from vitreous.models.last_block import Compute
 from vitreous.predict.pipeline import Size, check_finite, choose_compute, compute_images, plain_compute, task_of
-from vitreous.predict.segmentation import full_mask
+from vitreous.predict.segmentation import class_shares, full_mask
 from vitreous.runtime.wording import format_number
 from vitreous.weights.card import Card
 from vitreous.weights.load import Model, loaded

@@ -1,4 +1,4 @@
-"""Segmentation: a model's mask at the image's own size, and a folder of such masks, written as indexed PNG files.
+"""Segmentation: a model's mask at the image's own size, the shares of its classes, a folder of masks as indexed PNGs.
 
     masks/classes.json    the names of the values, and their colours
     masks/cat.png         the mask of cat.jpg: a palette image of its size, whose values are indices of classes
@@ -67,6 +67,18 @@ def _neighbours(length: int, seen: tuple[float, float], view: tuple[int, int]) -
     first = exact.floor().long()
     pixels = slice(int(inside[0]), int(inside[-1]) + 1)
     return pixels, first, (first + 1).clamp(max=view[1] - 1), (exact - first).float()
+
+
+def class_shares(mask: NDArray[np.uint8], classes: int) -> dict[int, float]:
+    """Return which share of the pixels of any mask, labelled or predicted, each class has, the largest first.
+
+    Classes without any are left out.
+
+    >>> class_shares(np.array([[1, 1, 0, 255]], np.uint8), 3)
+    {1: 0.5, 0: 0.25}
+    """
+    counts = np.bincount(mask.ravel(), minlength=classes)[:classes]
+    return {int(i): float(counts[i] / mask.size) for i in np.argsort(-counts, kind="stable") if counts[i]}
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
