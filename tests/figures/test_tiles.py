@@ -3,7 +3,7 @@ import pytest
 from drawn import tiles_of
 
 from vitreous.figures.style import DIVERGING
-from vitreous.figures.tiles import draw_filters, draw_samples, draw_similarity_one, draw_similarity_tiles
+from vitreous.figures.tiles import draw_filters, draw_similarity_one, draw_similarity_tiles
 
 
 def test_filters_come_in_reading_order_with_their_numbers():
@@ -79,13 +79,3 @@ def test_the_own_place_is_outlined():
 def test_wrong_similarities_are_refused_with_what_was_expected_and_what_came(draw, message):
     with pytest.raises(ValueError, match=message):
         draw()
-
-
-def test_samples_are_cut_to_the_square_in_their_centre():
-    wide = np.zeros((4, 8, 3), np.uint8)
-    wide[:, 2:6] = 200
-    figure = draw_samples([[wide, wide], [wide]], ["cat", "dog"])
-    images = figure.axes[0].images
-    assert len(images) == 3
-    assert all((image.get_array() == 200).all() and image.get_array().shape == (4, 4, 3) for image in images)
-    assert [text.get_text() for text in figure.axes[0].texts] == ["cat", "dog"]

@@ -1,4 +1,4 @@
-"""Draw many small images side by side: tiles in rows and columns, position similarity, filters, samples of classes."""
+"""Draw many small images side by side: tiles in rows and columns, position similarity, filters."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import ArrayLike
 
-from vitreous.figures.checks import Bytes, array_of, check_position, colours_of, image_of, labels_of
+from vitreous.figures.checks import Bytes, array_of, check_position, colours_of
 from vitreous.figures.colour_scale import SHORTEST_BAR, Scale
 from vitreous.figures.matrix import fit_both, fit_rows, new_cells
 from vitreous.figures.style import (
@@ -21,7 +21,6 @@ from vitreous.figures.style import (
     TALLEST,
     TINY,
     WIDTH,
-    elide,
     frame,
     line_height,
     new_figure,
@@ -162,40 +161,3 @@ def draw_filters(filters: ArrayLike, explained: Sequence[float] | None = None, *
         axes.set(xlim=(0, body[0]), ylim=(body[1], 0))
         axes.set_axis_off()
     return card
-
-
-def draw_samples(rows: Sequence[Sequence[ArrayLike]], names: Sequence[str], *, title: str = "") -> Figure:
-    """Draw some images of each class as square tiles, a row for each class: uint8 `[height width 3]` each.
-
-    The name of the class stands beside its row, and images are cut to squares.
-
-    >>> figure = draw_samples([[np.zeros((8, 8, 3), np.uint8)] * 3, [np.zeros((8, 9, 3), np.uint8)]], ["cat", "dog"])
-    >>> len(figure.axes[0].images)
-    4
-    """
-    names = labels_of("names", names, len(rows))
-    columns = max(len(row) for row in rows)
-    beside = min(max(text_width(name, SMALL) for name in names), 1.8) + 0.12
-    pitch = min((WIDTH - beside) / columns, 0.85, TALLEST / len(rows))
-    side = 0.94 * pitch
-    body = beside + columns * pitch - (pitch - side), len(rows) * pitch - (pitch - side)
-    with new_figure(*body, title) as card:
-        axes = card.axes_at(0, 0, *body)  # counts in inches
-        for down, (row, name) in enumerate(zip(rows, names, strict=True)):
-            top = down * pitch
-            axes.text(0, top + side / 2, elide(name, beside - 0.12, SMALL), size=SMALL, color=INK, va="center")
-            for across, image in enumerate(row):
-                square, left = _square(image_of(image)), beside + across * pitch
-                smooth = "antialiased" if len(square) > 64 else "nearest"  # pixels of a digit stay visible
-                axes.imshow(square, extent=(left, left + side, top + side, top), interpolation=smooth, aspect="auto")
-        axes.set(xlim=(0, body[0]), ylim=(body[1], 0))
-        axes.set_axis_off()
-    return card
-
-
-def _square(image: Bytes) -> Bytes:
-    """Cut an image to a square tile: the largest at its centre."""
-    height, width, _ = image.shape
-    side = min(height, width)
-    top, left = (height - side) // 2, (width - side) // 2
-    return image[top : top + side, left : left + side]
