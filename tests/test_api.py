@@ -133,7 +133,7 @@ CALLS = {
     "evaluate": lambda model, zoo, out: vitreous.evaluate(zoo, model, device="cpu"),
     "explore": lambda model, zoo, out: explored(model),
     "find_concepts": lambda model, zoo, out: vitreous.find_concepts(
-        [PIXELS + value for value in range(10)], model, concepts=16, active=1, steps=2, measured=2, device="cpu"
+        [PIXELS + i for i in range(10)], "packaged:cifar10", concepts=16, active=1, steps=2, measured=2, device="cpu"
     ),
     "train": lambda model, zoo, out: vitreous.train("digits", output=out, progress=False, **TINY),
     "finetune": lambda model, zoo, out: vitreous.finetune(

@@ -4,6 +4,7 @@ import pytest
 import timm
 import torch
 
+from vitreous.data.preprocess import HALF, Preprocess
 from vitreous.inside.grad_cam import grad_cam
 from vitreous.models.resnet import ResNet, resnet_config
 from vitreous.models.summary import count_flops, describe
@@ -12,6 +13,7 @@ from vitreous.models.variants import variant
 from vitreous.models.vit import ViT
 from vitreous.pages.comparison import evidence_map, map_name
 from vitreous.training.policies import apply_policy
+from vitreous.weights.card import Card
 
 
 def build(name, **changes):
@@ -57,9 +59,11 @@ def test_the_head_alone_learns_and_frozen_batch_norms_keep_their_statistics():
 
 def test_a_new_head_has_the_classes_asked_for():
     model = build("test_efficientnet")
+    model.card = Card("mine", Preprocess(size=(64, 64), resize=64, mean=HALF, std=HALF), class_names=tuple("abcde"))
     model.reset_classifier(3)
     assert model(torch.randn(2, 3, 64, 64)).shape == (2, 3)
     assert model.config.classes == 3
+    assert model.card.label(0) == "class 0"
 
 
 @pytest.mark.parametrize(

@@ -88,5 +88,5 @@ def test_a_broken_image_is_left_out_and_named(tmp_path):
     with pytest.warns(UserWarning, match=r"left out: .*03\.png"):
         found = vitreous.find_concepts(tmp_path, "packaged:cifar10", concepts=32, steps=5, measured=2)
     assert found.names == [f"{i:02}.png" for i in range(12) if i != 3]
-    assert vitreous.find_concepts(photos(), "packaged:cifar10", -1, concepts=16, steps=1, measured=1).block == 7
+    assert vitreous.find_concepts(photos(), "packaged:cifar10", -2, concepts=16, steps=1, measured=1).block == 6
     assert "Concepts of block 5 of packaged:cifar10: 32," in repr(found)

@@ -135,3 +135,21 @@ def test_numbers_without_a_bias_cannot_be_folded():
     model.head.bias = None
     with pytest.raises(ValueError, match="whose last layer has a bias"):
         fold_standard(model)
+
+
+@pytest.mark.parametrize("build", [lambda: ViT(ViTConfig(classes=3, **SMALL)), lambda: ResNet(ResNetConfig(classes=3))])
+def test_a_new_heads_classes_have_none_of_the_old_ones_names(build):
+    model = build()
+    model.card = old = Card(
+        "mine", PREPROCESS, class_names=("a", "b", "c"), task="multilabel", thresholds=(0.1, 0.2, 0.3), independent=True
+    )
+    model.reset_classifier(5)
+    card = model.card
+    assert (card.class_names, card.thresholds, card.task, card.independent) == (None, None, "classify", False)
+    assert (card.head, card.label(4), card.preprocess) == ("classifier", "class 4", PREPROCESS)
+    model.reset_classifier(0)
+    assert model.card.head == "none"
+    assert old.class_names == ("a", "b", "c")  # of another model, perhaps
+    if isinstance(model, ViT):
+        model.reset_dense(4, "linear")
+        assert (model.card.task, model.card.head) == ("segment", "classifier")

@@ -1,15 +1,26 @@
 """`find_concepts`: learn what the patches of one block tell apart from a folder of images, and measure what it does."""
 
+import hashlib
+import operator
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import SupportsIndex
+
+import torch
 
 from vitreous.data.finding import Images, open_images
 from vitreous.data.images import ImageError, image_name
 from vitreous.inside.capture import within
-from vitreous.inside.concepts import collect_tokens, learn_concepts, measure_concepts, unused_share
+from vitreous.inside.concepts import (
+    collect_tokens,
+    learn_concepts,
+    measure_concepts,
+    reaches_the_answer,
+    unused_share,
+)
 from vitreous.models.vit import ViT
 from vitreous.pages.concepts import Concepts
 from vitreous.runtime.device import pick_device
@@ -17,7 +28,7 @@ from vitreous.runtime.files import short_name
 from vitreous.weights.load import Model, loaded
 
 LEAST = 10  # images
-HELD_OUT = 5  # every fifth image
+HELD_OUT = 5  # one of so many images
 PER_WIDTH = 4  # concepts for each dimension of a token
 
 
@@ -26,11 +37,11 @@ def find_concepts(
     model: Model | str | Path | None = None,
     block: int | None = None,
     *,
-    concepts: int | None = None,
-    active: int = 8,
-    steps: int = 1000,
-    measured: int = 96,
-    seed: int = 0,
+    concepts: SupportsIndex | None = None,
+    active: SupportsIndex = 8,
+    steps: SupportsIndex = 1000,
+    measured: SupportsIndex = 96,
+    seed: SupportsIndex = 0,
     device: str = "auto",
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Concepts:
@@ -38,9 +49,10 @@ def find_concepts(
 
     A sparse autoencoder learns `concepts` directions of the patch tokens after `block` (negative numbers count from the
     end; without one, two thirds of the way up), of which `active` rebuild each patch. Each of the `measured` most
-    active ones is then switched off, and the change of the classes is measured on images that were held out. `progress`
-    gets what is being done, how much of it is done and how much there is. All images are held in memory: a few thousand
-    are enough, and fit. A model in training mode is measured in evaluation mode and left as it was.
+    active ones is then switched off, and the change of the classes is measured on a fifth of the images, which `seed`
+    draws and holds out. Equal images count once. `progress` gets what is being done, how much of it is done and how
+    much there is. All images are held in memory: a few thousand are enough, and fit. A model in training mode is
+    measured in evaluation mode and left as it was; one in half precision has its concepts learned in single precision.
 
     >>> from vitreous.data.samples import samples
     >>> photos = [samples()[name].rotate(angle) for name in ("chelsea", "coffee") for angle in range(6)]
@@ -49,23 +61,31 @@ def find_concepts(
     """
     begun = time.perf_counter()
     vit = loaded(model)
-    if not isinstance(vit, ViT) or vit.card.head != "classifier" or vit.card.task != "classify":
-        raise ValueError("concepts are found in a ViT that answers with classes: this model is another")
+    answers = isinstance(vit, ViT) and vit.card.head == "classifier" and vit.card.task == "classify"
+    if not isinstance(vit, ViT) or not answers or vit.config.dense != "none" or vit.config.classes < 2:
+        raise ValueError("concepts are found in a ViT that answers with classes, two or more: this model is another")
     vit = vit.to(pick_device(device))
     depth = vit.config.depth
-    concepts = PER_WIDTH * vit.config.width if concepts is None else concepts
-    for what, number in (("concepts", concepts), ("active", active), ("steps", steps), ("measured", measured)):
-        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            raise ValueError(f"{what} must be a whole number of at least 1, got {number!r:.60}")
+    concepts = _whole("concepts", PER_WIDTH * vit.config.width if concepts is None else concepts)
+    active, steps, measured = _whole("active", active), _whole("steps", steps), _whole("measured", measured)
+    seed = _whole("seed", seed, least=0)
+    if active > concepts:
+        raise ValueError(f"{active} of {concepts} concepts cannot be active: pass at most all")
     block = 2 * depth // 3 if block is None else within(block, depth, "block")
     sources, _ = open_images(images)
     say = progress or (lambda what, done, total: None)
     preprocess, like = vit.card.preprocess, next(vit.parameters())
-    names, views = [], []
+    names, views, seen = [], [], set()
     for i, source in enumerate(sources):
         try:
-            views.append(preprocess.view(source))
-            names.append(short_name(image_name(source)))
+            view = preprocess.view(source)
+            pixels, name = hashlib.sha256(view.tobytes()).digest(), short_name(image_name(source))
+            if pixels in seen:
+                warnings.warn(f"left out: {name} equals an image before it", stacklevel=2)
+                continue
+            seen.add(pixels)
+            views.append(view)
+            names.append(name)
         except ImageError as error:
             warnings.warn(f"left out: {error}", stacklevel=2)
         say("images", i + 1, len(sources))
@@ -73,11 +93,16 @@ def find_concepts(
         raise ValueError(f"there are too few images to learn concepts from: {len(views)}, and {LEAST} are the least")
     x = [preprocess.normalise(preprocess.pixels_of(view)).to(like) for view in views]
     with _evaluation_mode(vit):
+        if not reaches_the_answer(vit, torch.stack(x[:1]), block):
+            raise ValueError(
+                f"no patch after block {block} has an effect on the answer: choose an earlier block, or train the head"
+            )
         tokens, logits = collect_tokens(vit, x, block)
-    learned = [i % HELD_OUT > 0 for i in range(len(x))]
-    held_out = tokens[::HELD_OUT]
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed)).tolist()
+    held_out, known = (sorted(part) for part in (order[: len(x) // HELD_OUT], order[len(x) // HELD_OUT :]))
+    learned = [i in set(known) for i in range(len(x))]
     autoencoder = learn_concepts(
-        tokens[[i for i, known in enumerate(learned) if known]].flatten(0, 1),
+        tokens[known].flatten(0, 1),
         concepts,
         active,
         steps,
@@ -96,9 +121,15 @@ def find_concepts(
             measured,
             lambda done, total: say("effects", done, total),
         )
+    if not found:
+        warnings.warn(
+            "no concept is in enough images to be measured, two that were held out and two others: give more images",
+            stacklevel=2,
+        )
     return Concepts(
         short_name(vit.card.name),
         block,
+        min(measured, concepts),
         found,
         autoencoder,
         views,
@@ -106,10 +137,21 @@ def find_concepts(
         [vit.card.label(index) for index in range(vit.config.classes)],
         vit.layout,
         sum(learned),
-        autoencoder.explained(held_out.flatten(0, 1)),
-        unused_share(autoencoder, held_out),
+        autoencoder.explained(tokens[held_out].flatten(0, 1)),
+        unused_share(autoencoder, tokens[held_out]),
         time.perf_counter() - begun,
     )
+
+
+def _whole(what: str, number: SupportsIndex, least: int = 1) -> int:
+    """Check a number that `find_concepts` was given."""
+    try:
+        found = least - 1 if isinstance(number, bool) else operator.index(number)
+    except TypeError:
+        found = least - 1
+    if not least <= found < 2**63:
+        raise ValueError(f"{what} must be a whole number of at least {least}, got {number!r:.60}")
+    return found
 
 
 @contextmanager

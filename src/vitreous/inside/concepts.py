@@ -9,15 +9,16 @@ Shapes:  b images · n patches · d width · c concepts
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import SupportsIndex
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitreous.inside.capture import capture
+from vitreous.inside.capture import capture, within
 from vitreous.inside.glossary import full_name
 from vitreous.inside.intervene import intervene
 from vitreous.models.vit import ViT
@@ -27,7 +28,7 @@ RATE = 3e-3
 WARMUP = 50  # steps
 UNUSED = 20_000  # tokens after which a concept that was not active is also taught what the others leave
 UNUSED_SHARE = 1 / 32  # of that in the loss
-NAMED = 3  # classes that stand for a concept's effect
+NAMED = 3  # classes that stand for a concept's effect, and at most half of all: the mean change over all of them is 0
 WITNESSES = 8  # images on which they are chosen, and others on which they are measured
 RANDOM = 3  # directions that a concept is compared with
 
@@ -49,21 +50,23 @@ class SparseAutoencoder(nn.Module):
 
     def activations(self, tokens: Tensor) -> Tensor:
         """Compute the activation of each concept on tokens `[… d]`, as a block returns them: `[… c]`, most of it 0."""
-        return strongest(self.match(normalise(tokens)[0]), self.active)
+        return strongest(self.match(normalise(tokens.to(self.directions))[0]), self.active)
 
     def rebuild(self, activations: Tensor) -> Tensor:
         """Rebuild normalised tokens `[… d]` from the activations of concepts `[… c]`."""
         return activations @ self.directions + self.centre
 
-    def without(self, tokens: Tensor, concept: int, direction: Tensor | None = None) -> Tensor:
-        """Take a concept's part away from tokens `[… d]`; or as much of another, unit, `direction` `[d]`."""
-        part = self.directions[concept] if direction is None else direction
-        return tokens - normalise(tokens)[1] * self.activations(tokens)[..., concept, None] * part
+    def without(self, tokens: Tensor, concepts: Sequence[int], direction: Tensor | None = None) -> Tensor:
+        """Take the part of concepts away from tokens `[… d]`; or as much of another, unit, `direction` `[d]`."""
+        exact = tokens.to(self.directions)  # which is single precision, whatever the model is in
+        parts = self.directions[list(concepts)] if direction is None else direction.expand(len(concepts), -1).to(exact)
+        taken = normalise(exact)[1] * (self.activations(exact)[..., list(concepts)] @ parts)
+        return tokens - taken.to(tokens)
 
     @torch.no_grad()
     def explained(self, tokens: Tensor) -> float:
         """Compute the share of the variance of tokens `[m d]` that is rebuilt from concepts: 1 if all."""
-        error, total, seen = 0.0, 0.0, normalise(tokens)[0]
+        error, total, seen = 0.0, 0.0, normalise(tokens.to(self.directions))[0]
         mean = seen.mean(dim=0)
         for part in seen.split(BATCH):
             error += float((part - self.rebuild(strongest(self.match(part), self.active))).square().sum())
@@ -102,9 +105,15 @@ def learn_concepts(
     """Learn concepts from tokens `[m d]` of one block; `progress` gets the steps that are done and all of them."""
     if not 0 < active <= concepts:
         raise ValueError(f"{active} of {concepts} concepts cannot be active: pass at least 1 and at most all")
-    with torch.random.fork_rng(devices=[tokens.device] if tokens.is_cuda else []):  # the caller's randomness stays
+    if not tokens.isfinite().all():
+        raise ValueError("the model's tokens are not all finite, so that no concept can be learned: vitreous doctor")
+    with (
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        torch.random.fork_rng(devices=[tokens.device] if tokens.is_cuda else []),  # the caller's randomness stays
+    ):
         torch.manual_seed(seed)
-        return _learn(normalise(tokens)[0], concepts, active, steps, progress)
+        return _learn(normalise(tokens.float())[0], concepts, active, steps, progress)
 
 
 def _learn(
@@ -233,9 +242,9 @@ def _measure(
     random = F.normalize(torch.randn(RANDOM, autoencoder.directions.shape[1], generator=generator), dim=1).to(x)
     effects = []
     for direction in (None, *random):
-        with switched_off(model, block, autoencoder, concept, direction):
+        with switched_off(model, block, autoencoder, [concept], direction):
             changes = centred(model(x)) - centred(logits[together])
-        lowest = changes[: len(chosen)].mean(dim=0).argsort()[:NAMED]
+        lowest = changes[: len(chosen)].mean(dim=0).argsort()[: min(NAMED, changes.shape[1] // 2)]
         fallen = changes[len(chosen) :].mean(dim=0)[lowest]
         effects.append(Effect(tuple(lowest.tolist()), tuple(fallen.tolist())))
     places = tuple((i, int(patches[i])) for i in ranked)
@@ -251,18 +260,45 @@ def unused_share(autoencoder: SparseAutoencoder, tokens: Tensor) -> float:
 
 
 def switched_off(
-    model: ViT, block: int, autoencoder: SparseAutoencoder, concept: int, direction: Tensor | None = None
+    model: ViT,
+    block: int,
+    autoencoder: SparseAutoencoder,
+    concepts: SupportsIndex | Iterable[SupportsIndex],
+    direction: Tensor | None = None,
 ) -> AbstractContextManager[None]:
-    """Switch a concept off: inside the `with`, its part is missing from the patch tokens after the block."""
+    """Switch a concept off, or several together: inside the `with`, their part of the block's patch tokens is missing.
+
+    Nested, a second concept is read from what the first has left of the tokens.
+    """
+    count, width = autoencoder.directions.shape
+    if width != model.config.width:
+        raise ValueError(f"the concepts are directions of {width} dimensions, this model has {model.config.width}")
+    listed = concepts if isinstance(concepts, Iterable) else [concepts]
+    chosen = sorted({within(concept, count, "concept") for concept in listed})
     prefix = model.layout.prefix
 
     def change(tokens: Tensor) -> Tensor:
-        patches = autoencoder.without(tokens[:, prefix:], concept, direction)
+        patches = autoencoder.without(tokens[:, prefix:], chosen, direction)
         return torch.cat([tokens[:, :prefix], patches], dim=1)
 
-    return intervene(model, replace={full_name("output", block): change})
+    return intervene(model, replace={full_name("output", within(block, model.config.depth, "block")): change})
+
+
+@torch.inference_mode()
+def reaches_the_answer(model: ViT, x: Tensor, block: int) -> bool:
+    """Return whether concepts of a block can have an effect: the logits of `x` change if its patch tokens are zeros."""
+    prefix = model.layout.prefix
+
+    def change(tokens: Tensor) -> Tensor:
+        tokens[:, prefix:] = 0
+        return tokens
+
+    with intervene(model, replace={full_name("output", block): change}):
+        changed = model(x)
+    return not torch.equal(changed, model(x))
 
 
 def centred(logits: Tensor) -> Tensor:
     """Take the mean over the classes off logits `[… classes]`, before concepts are measured: it changes no answer."""
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return logits - logits.mean(dim=-1, keepdim=True)

@@ -127,7 +127,7 @@ class ResNet(TorchvisionResNet):  # type: ignore[misc]  # torchvision has no typ
 
     def reset_classifier(self, classes: int) -> None:
         """Replace a ResNet's head by a new linear one: `classes` outputs, or none for 0."""
-        self.config = replace(self.config, classes=classes)
+        self.config, self.card = replace(self.config, classes=classes), self.card and self.card.with_new_head(classes)
         self.fc = nn.Linear(self.config.feature_width, classes) if classes else nn.Identity()
         self.fc.to(next(self.parameters()))
 

@@ -110,7 +110,7 @@ class TimmClassifier(nn.Module):
         like = next(self.parameters())
         self.network.reset_classifier(classes)
         self.network.to(like)
-        self.config = replace(self.config, classes=classes)
+        self.config, self.card = replace(self.config, classes=classes), self.card and self.card.with_new_head(classes)
 
     def head_names(self) -> list[str]:
         """List the names of the parameters of a timm classifier's head."""

@@ -392,7 +392,7 @@ class ViT(nn.Module):
         self.head_dist = MLPHead(config).to(like) if config.distillation_head else None
         if config.fc_norm and config.feature_width != self.config.feature_width:
             self.fc_norm = NORMS[config.norm](config.feature_width, eps=config.norm_eps).to(like)
-        self.config = config
+        self.config, self.card = config, self.card and self.card.with_new_head(classes)
 
     def reset_dense(
         self, classes: int, kind: Literal["linear", "decoder"] = "linear", blocks: Sequence[int] | None = None
@@ -402,6 +402,7 @@ class ViT(nn.Module):
         read = spread_blocks(self.config.depth) if blocks is None else tuple(blocks)
         config = replace(self.config, classes=classes, head_bias=True, dense=kind, dense_blocks=read, **changes)
         self.head, self.head_dist, self.config = self._drawn(DenseHead(config)), None, config
+        self.card = self.card and self.card.with_new_head(classes, "segment")
 
     def _drawn(self, part: Any) -> Any:
         """Initialise a part that this ViT gets later, such as a head, and move it to the others' device and type."""

@@ -2,14 +2,17 @@
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import SupportsIndex
 
 from PIL import Image, ImageDraw
 
-from vitreous.inside.concepts import Concept, SparseAutoencoder
+from vitreous.inside.concepts import Concept, SparseAutoencoder, switched_off
 from vitreous.models.tokens import TokenLayout
+from vitreous.models.vit import ViT
 from vitreous.pages.render import render, scripted_page
 from vitreous.runtime.files import check_page_file, write_text
 from vitreous.runtime.wording import percent
@@ -26,6 +29,8 @@ class Concepts:
     title: str
     """The model's name."""
     block: int
+    asked: int
+    """How many of the most active concepts were to be measured."""
     found: Sequence[Concept]
     """The measured concepts, those first that do most beyond a random direction."""
     autoencoder: SparseAutoencoder
@@ -53,6 +58,12 @@ class Concepts:
     def stronger(self) -> int:
         """Count for the page of concepts those that lower their classes more than as much of random directions does."""
         return sum(each.effect.mean < each.random for each in self.found)
+
+    def switched_off(
+        self, model: ViT, concepts: SupportsIndex | Iterable[SupportsIndex]
+    ) -> AbstractContextManager[None]:
+        """Switch a concept off, or several together: inside the `with`, the model's calls go without their part."""
+        return switched_off(model, self.block, self.autoencoder, concepts)
 
     def describe(self, concept: Concept) -> list[tuple[str, float]]:
         """Name on the page of concepts the classes that fall most without one, with the change of their logits."""
