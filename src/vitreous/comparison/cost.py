@@ -9,12 +9,10 @@ the GPU at the same time (the counter is the whole GPU's), its energy is unknown
 
 from __future__ import annotations
 
-import ctypes
 import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -24,7 +22,7 @@ from torch import Tensor
 
 from vitreous.benchmarking.timing import interleave
 from vitreous.comparison.entrants import EVALUATIONS, SMALL, with_epochs
-from vitreous.runtime.device import device_name, pick_device, quieten_compiler, synchronize
+from vitreous.runtime.device import device_name, joules, pick_device, quieten_compiler, synchronize
 from vitreous.runtime.files import write_json
 from vitreous.training.config import evaluation_interval
 from vitreous.training.listeners import Listener
@@ -39,7 +37,6 @@ ROUNDS, TIMING_SECONDS = 9, 60.0
 """Time models in so many rounds, for at most so long (but three rounds at least)."""
 UPDATES, SECONDS = 20, 10.0
 """Time at most so many updates, for at most so long (but three at least)."""
-NVML = "libnvidia-ml.so.1"
 METER = "meter.json"
 
 
@@ -186,37 +183,6 @@ def time_evaluation(parts: TrainingParts) -> float:
     parts.evaluate()
     synchronize(parts.state.device)
     return time.perf_counter() - before
-
-
-def joules(device: torch.device) -> float | None:
-    """Read the energy counter by which the cost of a study's run is measured, in joules; None if the device has none.
-
-    >>> joules(torch.device("cpu")) is None
-    True
-    """
-    if device.type != "cuda" or (library := _nvml()) is None:
-        return None
-    properties: Any = torch.cuda.get_device_properties(device)
-    handle, used = ctypes.c_void_p(), ctypes.c_ulonglong()
-    name = f"GPU-{getattr(properties, 'uuid', '')}".encode()  # torch's index of a GPU need not be the driver's
-    if library.nvmlDeviceGetHandleByUUID(name, ctypes.byref(handle)) != 0:
-        return None
-    if library.nvmlDeviceGetTotalEnergyConsumption(handle, ctypes.byref(used)) != 0:  # before Volta
-        return None
-    return used.value / 1000  # it counts in millijoules
-
-
-@lru_cache(maxsize=1)
-def _nvml() -> Any:
-    """Load NVIDIA's management library, which counts the energy that training a compared model costs.
-
-    Through `ctypes`: two calls need no package.
-    """
-    try:
-        library = ctypes.CDLL(NVML)
-    except OSError:
-        return None
-    return library if library.nvmlInit_v2() == 0 else None
 
 
 class Meter(Listener):

@@ -1,9 +1,12 @@
-"""Choose devices and precisions by name (`auto`, `cuda:1`, `bf16`); what the hardware has: cores, lanes, a compiler."""
+"""Choose devices and precisions by name (`auto`, `bf16`); what the hardware has: cores, lanes, a compiler, an energy counter."""
 
+import ctypes
 import logging
 import os
 import platform
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -13,6 +16,7 @@ from vitreous.runtime.wording import count
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 MAX_LANES = 8
 """Limit on batches computed in parallel on a CPU: each needs memory for its activations."""
+NVML = "libnvidia-ml.so.1"
 
 
 def pick_device(name: str | torch.device = "auto") -> torch.device:
@@ -96,6 +100,37 @@ def cpu_vendor() -> str:
 def cores() -> int:
     """Count the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def joules(device: torch.device) -> float | None:
+    """Read a device's energy counter, by which the cost of a study's run is measured, in joules; None if it has none.
+
+    >>> joules(torch.device("cpu")) is None
+    True
+    """
+    if device.type != "cuda" or (library := _nvml()) is None:
+        return None
+    properties: Any = torch.cuda.get_device_properties(device)
+    handle, used = ctypes.c_void_p(), ctypes.c_ulonglong()
+    name = f"GPU-{getattr(properties, 'uuid', '')}".encode()  # torch's index of a GPU need not be the driver's
+    if library.nvmlDeviceGetHandleByUUID(name, ctypes.byref(handle)) != 0:
+        return None
+    if library.nvmlDeviceGetTotalEnergyConsumption(handle, ctypes.byref(used)) != 0:  # before Volta
+        return None
+    return used.value / 1000  # it counts in millijoules
+
+
+@lru_cache(maxsize=1)
+def _nvml() -> Any:
+    """Load NVIDIA's management library, which counts the energy that a GPU uses.
+
+    Through `ctypes`: two calls need no package.
+    """
+    try:
+        library = ctypes.CDLL(NVML)
+    except OSError:
+        return None
+    return library if library.nvmlInit_v2() == 0 else None
 
 
 def lacks_compiler(device: torch.device) -> bool:
