@@ -1,4 +1,4 @@
-"""Choose devices and precisions by name (`auto`, `bf16`); what the hardware has: cores, lanes, a compiler, an energy counter."""
+"""Choose devices and precisions by name (`auto`, `bf16`); what hardware has: cores, lanes, a compiler, energy used."""
 
 import ctypes
 import logging
