@@ -61,8 +61,8 @@ def find_concepts(
     """
     begun = time.perf_counter()
     vit = loaded(model)
-    answers = isinstance(vit, ViT) and vit.card.head == "classifier" and vit.card.task == "classify"
-    if not isinstance(vit, ViT) or not answers or vit.config.dense != "none" or vit.config.classes < 2:
+    answers = vit.card.head == "classifier" and vit.card.task == "classify" and vit.config.classes >= 2
+    if not isinstance(vit, ViT) or not answers:
         raise ValueError("concepts are found in a ViT that answers with classes, two or more: this model is another")
     vit = vit.to(pick_device(device))
     depth = vit.config.depth
