@@ -31,8 +31,8 @@ from vitreous.cli.listing import datasets, models, recipes, views
 from vitreous.cli.push import push
 from vitreous.cli.train import choose
 from vitreous.cli.usage import described, drop_default_switches, flags_in_help, one_line_errors, welcome
-from vitreous.runtime.distributed import this_rank
-from vitreous.runtime.errors import exit_process, is_peer_loss, report_error
+from vitreous.runtime.distributed import is_peer_loss, this_rank
+from vitreous.runtime.errors import exit_process, report_error
 from vitreous.runtime.startup import INTERRUPTED, with_torch
 
 

@@ -1,18 +1,22 @@
-"""Ranks and collectives of `torchrun`: which rank this process has; process groups; sums and gathers over ranks.
+"""Ranks and collectives of `torchrun`: this process's rank; process groups; sums and gathers over ranks; error file.
 
 `torchrun` sets the rank in the environment; a process on its own is rank 0 of 1. A process group is created only if
 there are several ranks (gloo between CPUs, NCCL between GPUs); with one rank, collectives return their input. torch is
-imported when a group is created, so that `vitreous --help` can read the rank without it.
+imported when a group is created, so that `vitreous --help` can read the rank without it. `torchrun` names the file to
+which a process writes its error (`write_error_file`).
 """
 
 from __future__ import annotations
 
+import json
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 Value = TypeVar("Value")
+ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+"""The variable in which `torchrun` names the error file; other launchers do not set it."""
 TRAINING_TIMEOUT = timedelta(hours=1)
 """After this time without an answer a rank counts as lost: decoding a large dataset takes long."""
 
@@ -184,3 +190,20 @@ def join_world(device: torch.device) -> Iterator[World]:
         torch.cuda.set_device(device)
     with process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", TRAINING_TIMEOUT):
         yield World(**vars(rank), device=device, mesh=init_device_mesh(device.type, (rank.world_size,)))
+
+
+def is_peer_loss(error: Exception) -> bool:
+    """Return whether an error is not this process's own: it only says that another of `torchrun`'s has ended."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    return isinstance(error, RuntimeError) and ("DistError" in kinds or "gloo" in str(error))
+
+
+def write_error_file(text: str) -> None:
+    """Write an error to the file that `torchrun` names, from which its summary quotes.
+
+    The format is that of torch.distributed.elastic's ErrorHandler, whose own `record_exception` would show a traceback
+    for a mistyped path too.
+    """
+    if path := os.environ.get(ERROR_FILE):
+        message = {"message": text, "extraInfo": {"py_callstack": text, "timestamp": str(int(time.time()))}}
+        Path(path).write_text(json.dumps({"message": message}), encoding="utf-8")

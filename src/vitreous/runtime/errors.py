@@ -3,18 +3,14 @@
 `torchrun` ends all processes when one fails, and its summary shows what that one wrote to its error file.
 """
 
-import json
 import os
 import sys
 import time
 import traceback
-from pathlib import Path
 from typing import NoReturn
 
-from vitreous.runtime.distributed import this_rank
+from vitreous.runtime.distributed import ERROR_FILE, is_peer_loss, this_rank, write_error_file
 
-ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
-"""The variable in which `torchrun` names the error file; other launchers do not set it."""
 PEER_WAIT = 10.0
 """Seconds that a process waits after it lost its peers: `torchrun` ends it in that time, and its summary then begins
 with the process that failed first."""
@@ -29,7 +25,7 @@ def report_error(error: Exception, *, with_traceback: bool = False) -> None:
             if ERROR_FILE in os.environ:
                 time.sleep(PEER_WAIT)
             line = f"lost the other processes, which ended first: run all of them again as before ({line[:200]})"
-        _write_error_file("".join(traceback.format_exception(error)) if with_traceback else line)
+        write_error_file("".join(traceback.format_exception(error)) if with_traceback else line)
         line = f"rank {rank.rank}: {line}"
     print(f"vitreous: {line}", file=sys.stderr, flush=True)
 
@@ -57,20 +53,3 @@ def _message(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno is not None and error.strerror and error.filename is not None:
         return f"{error.filename}: {error.strerror[:1].lower()}{error.strerror[1:]}: check the path, or choose another"
     return str(error)
-
-
-def is_peer_loss(error: Exception) -> bool:
-    """Return whether an error is not this process's own: it only says that another of `torchrun`'s has ended."""
-    kinds = {kind.__name__ for kind in type(error).__mro__}
-    return isinstance(error, RuntimeError) and ("DistError" in kinds or "gloo" in str(error))
-
-
-def _write_error_file(text: str) -> None:
-    """Report an error also in the file that `torchrun` names, from which its summary quotes.
-
-    The format is that of torch.distributed.elastic's ErrorHandler, whose own `record_exception` would show a traceback
-    for a mistyped path too.
-    """
-    if path := os.environ.get(ERROR_FILE):
-        message = {"message": text, "extraInfo": {"py_callstack": text, "timestamp": str(int(time.time()))}}
-        Path(path).write_text(json.dumps({"message": message}), encoding="utf-8")
