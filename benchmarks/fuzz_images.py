@@ -85,8 +85,7 @@ def by_upload() -> Callable[[Path], tuple[str, str]]:
     from vitreous import load
     from vitreous.server.app import create_app
     from vitreous.server.jobs import JobQueue
-    from vitreous.server.security import SecurityMiddleware
-    from vitreous.server.serve import allowed_hosts
+    from vitreous.server.security import SecurityMiddleware, allowed_hosts
 
     app = SecurityMiddleware(
         create_app({"packaged": load("packaged:cifar10")}, JobQueue()), allowed_hosts("127.0.0.1", 8137)

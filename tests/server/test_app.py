@@ -13,8 +13,7 @@ from vitreous.inside.intervene import intervene
 from vitreous.predict.classify import classify
 from vitreous.server.app import create_app, parse_heads
 from vitreous.server.jobs import JobQueue
-from vitreous.server.security import SecurityMiddleware
-from vitreous.server.serve import allowed_hosts
+from vitreous.server.security import SecurityMiddleware, allowed_hosts
 
 HOME = "http://127.0.0.1:8137"
 

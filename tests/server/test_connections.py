@@ -18,8 +18,8 @@ from vitreous.server.app import create_app
 from vitreous.server.connections import REJECTED_BODY, REQUEST, UNREAD, TimedConnection
 from vitreous.server.jobs import JobQueue
 from vitreous.server.page_parts import Parts, Question
-from vitreous.server.security import SecurityMiddleware
-from vitreous.server.serve import ExplorerServer, allowed_hosts, listen, settings
+from vitreous.server.security import SecurityMiddleware, allowed_hosts
+from vitreous.server.serve import ExplorerServer, listen, settings
 
 SOON = 0.4  # seconds, where a real explorer has 30
 

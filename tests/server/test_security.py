@@ -9,8 +9,7 @@ from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.server.app import create_app
 from vitreous.server.jobs import JobQueue
-from vitreous.server.security import SecurityMiddleware
-from vitreous.server.serve import allowed_hosts
+from vitreous.server.security import SecurityMiddleware, allowed_hosts
 from vitreous.weights.card import Card
 
 HOME = "http://127.0.0.1:8137"

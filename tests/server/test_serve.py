@@ -21,6 +21,7 @@ from vitreous.cli.main import main
 from vitreous.runtime.http import is_loopback
 from vitreous.server import serve as module
 from vitreous.server.jobs import JobQueue
+from vitreous.server.security import allowed_hosts
 from vitreous.server.serve import listen
 
 
@@ -97,7 +98,7 @@ def test_ipv6_loopback_needs_no_token_and_localhost_is_one_port():
     sockets = listen("::1", 0)
     assert sockets[0].family == socket.AF_INET6
     assert is_loopback("::1")
-    assert f"[::1]:{sockets[0].getsockname()[1]}" in module.allowed_hosts("::1", sockets[0].getsockname()[1])
+    assert f"[::1]:{sockets[0].getsockname()[1]}" in allowed_hosts("::1", sockets[0].getsockname()[1])
     close(sockets)
     sockets = listen("localhost", 0)
     assert len({each.getsockname()[1] for each in sockets}) == 1

@@ -129,6 +129,14 @@ class SecurityMiddleware:
         return any(secrets.compare_digest(each.encode(), token.encode()) for each in given)
 
 
+def allowed_hosts(host: str, port: int) -> frozenset[str]:
+    """List the addresses to serve the explorer at, as `host:port`: the host, and this machine's usual names."""
+    names = {host, "127.0.0.1", "localhost", "[::1]"}
+    if ":" in host:
+        names.add(f"[{host}]")
+    return frozenset(f"{name}:{port}".lower() for name in names) | (frozenset(names) if port == 80 else frozenset())
+
+
 class LimitedBody:
     """The body of one request, bounded while it arrives."""
 

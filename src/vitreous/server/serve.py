@@ -1,4 +1,4 @@
-"""`RunningExplorer`: warm the explorer up and serve it from a background thread; sockets, ports, allowed host names."""
+"""`RunningExplorer`: warm the explorer up and serve it from a background thread; its sockets and ports."""
 
 import contextlib
 import errno
@@ -22,7 +22,7 @@ from vitreous.server.app import create_app, encoded_samples
 from vitreous.server.connections import TimedConnection
 from vitreous.server.jobs import CancelToken, JobQueue
 from vitreous.server.page_parts import Parts, Question
-from vitreous.server.security import SecurityMiddleware
+from vitreous.server.security import SecurityMiddleware, allowed_hosts
 
 KEEP_ALIVE = 5
 
@@ -179,11 +179,3 @@ def is_any(host: str) -> bool:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
         return False
-
-
-def allowed_hosts(host: str, port: int) -> frozenset[str]:
-    """List the addresses to serve the explorer at, as `host:port`: the host, and this machine's usual names."""
-    names = {host, "127.0.0.1", "localhost", "[::1]"}
-    if ":" in host:
-        names.add(f"[{host}]")
-    return frozenset(f"{name}:{port}".lower() for name in names) | (frozenset(names) if port == 80 else frozenset())
