@@ -1,20 +1,22 @@
-"""Check a run's images and targets before training: unreadable or copied files, unequal classes, sizes, ranges."""
+"""Check a run's images and targets: unreadable or copied files, unequal classes, sizes, ranges; data that changed."""
 
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 
-from vitreous.data.image_dataset import ImageDataset, list_some
+from vitreous.data.image_dataset import ImageDataset, digest, list_some, spell_labels
 from vitreous.data.images import ImageError, read_image
 from vitreous.data.masks import IGNORE
 from vitreous.data.prefetch import prefetch
 from vitreous.data.splits import check_targets
 from vitreous.runtime.wording import percent
 from vitreous.training.config import TrainConfig
+from vitreous.training.stream_batches import StreamedData
 from vitreous.weights.load import Model
 
 UNEQUAL = 2  # classes are unequal if the largest has this many times the images of the smallest
@@ -245,3 +247,30 @@ def check_size(config: TrainConfig, model: Model, data: ImageDataset, log: Calla
         f"{shrunk} for {config.model}: leave recipe and model out to have them chosen, start from a trained model "
         f"(vitreous finetune --data {config.data}), or pass --image-size"
     )
+
+
+def changed_data(before: str, now: str) -> str:
+    """Name the data that is not what a run was first set up with, by two values of `data_hash`; empty if none.
+
+    A checkpoint of an earlier version has the hash of the training images alone.
+
+    >>> changed_data("12-34", "12-56"), changed_data("12-34", "56-78"), changed_data("12", "12-34")
+    ('held-out images', 'training images and held-out images', '')
+    """
+    hashes = zip(("training images", "held-out images"), before.split("-"), now.split("-"), strict=False)
+    return " and ".join(name for name, was, now_is in hashes if was != now_is)
+
+
+def hash_data(data: ImageDataset | StreamedData) -> str:
+    """Hash the data that a run is set up with: classes and labels, and the classes of all pixels of masks."""
+    labels = spell_labels(data) if isinstance(data, ImageDataset) else [" ".join(map(str, data.labels))]
+    if isinstance(data, ImageDataset) and data.mask is not None:
+        labels += prefetch(partial(_hash_mask, data), range(len(data)))
+    return digest([*data.class_names, *labels])[:16]
+
+
+def _hash_mask(data: ImageDataset, i: int) -> str:
+    """Hash a mask's size and classes of pixels, for the hash of the data that a run is set up with."""
+    assert data.mask is not None
+    mask = data.mask(i)
+    return f"{mask.size} {hashlib.sha256(mask.tobytes()).hexdigest()}"

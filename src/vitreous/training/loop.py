@@ -20,11 +20,12 @@ from vitreous.runtime.distributed import join_world
 from vitreous.runtime.files import write_json
 from vitreous.training import checkpoint
 from vitreous.training.config import TrainConfig
+from vitreous.training.data_check import changed_data
 from vitreous.training.listeners import Listener, Listeners
 from vitreous.training.optimisers import rate_factor
 from vitreous.training.policies import merge_lora
 from vitreous.training.run_folder import RunFolder
-from vitreous.training.setup import TrainingParts, changed_data, set_up_device, set_up_run
+from vitreous.training.setup import TrainingParts, set_up_device, set_up_run
 from vitreous.training.stream_batches import StreamSource
 from vitreous.weights.card import fold_standard
 from vitreous.weights.model_card import write_model_card

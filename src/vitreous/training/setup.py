@@ -1,7 +1,6 @@
 """Set up a run from its config (`TrainingParts`): device, data, model, augmentation, teacher, optimisers, step."""
 
 import copy
-import hashlib
 import os
 import random
 from dataclasses import dataclass, field, replace
@@ -13,8 +12,7 @@ import torch
 
 from vitreous.data.augment.pipeline import Augment
 from vitreous.data.counter_random import permutation
-from vitreous.data.image_dataset import NOUNS, ImageDataset, count_nouns, digest, list_some, spell_labels
-from vitreous.data.prefetch import prefetch
+from vitreous.data.image_dataset import NOUNS, ImageDataset, count_nouns, list_some
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.splits import check_targets, open_split
 from vitreous.runtime.device import lacks_compiler, pick_device, quieten_compiler
@@ -25,7 +23,7 @@ from vitreous.training.batch_size import settle_batch_size
 from vitreous.training.batches import BatchSource
 from vitreous.training.checkpoint import TrainingState
 from vitreous.training.config import TrainConfig, balanced_interval
-from vitreous.training.data_check import are_unequal, check_images_left, check_size, data_remarks
+from vitreous.training.data_check import are_unequal, check_images_left, check_size, data_remarks, hash_data
 from vitreous.training.evaluation import Evaluator, check_measurable
 from vitreous.training.listeners import Listener
 from vitreous.training.loss import Objective, Teacher, balancing_weights, standardised
@@ -79,34 +77,7 @@ class TrainingParts:
     @cached_property
     def data_hash(self) -> str:
         """Hashes of the data that the set-up of a run opened, joined by `-`: of training images, of held-out images."""
-        return f"{_hash_data(self.train_data)}-{_hash_data(self.test_data)}"
-
-
-def changed_data(before: str, now: str) -> str:
-    """Name the data that is not what a run was first set up with, by two values of `data_hash`; empty if none.
-
-    A checkpoint of an earlier version has the hash of the training images alone.
-
-    >>> changed_data("12-34", "12-56"), changed_data("12-34", "56-78"), changed_data("12", "12-34")
-    ('held-out images', 'training images and held-out images', '')
-    """
-    hashes = zip(("training images", "held-out images"), before.split("-"), now.split("-"), strict=False)
-    return " and ".join(name for name, was, now_is in hashes if was != now_is)
-
-
-def _hash_data(data: ImageDataset | StreamedData) -> str:
-    """Hash the data that a run is set up with: classes and labels, and the classes of all pixels of masks."""
-    labels = spell_labels(data) if isinstance(data, ImageDataset) else [" ".join(map(str, data.labels))]
-    if isinstance(data, ImageDataset) and data.mask is not None:
-        labels += prefetch(partial(_hash_mask, data), range(len(data)))
-    return digest([*data.class_names, *labels])[:16]
-
-
-def _hash_mask(data: ImageDataset, i: int) -> str:
-    """Hash a mask's size and classes of pixels, for the hash of the data that a run is set up with."""
-    assert data.mask is not None
-    mask = data.mask(i)
-    return f"{mask.size} {hashlib.sha256(mask.tobytes()).hexdigest()}"
+        return f"{hash_data(self.train_data)}-{hash_data(self.test_data)}"
 
 
 def set_up_run(
