@@ -8,6 +8,7 @@ from task_sets import TASKS, task_model
 
 import vitreous
 from vitreous.api.explore import write_site
+from vitreous.cli.main import main
 from vitreous.data.samples import samples
 from vitreous.pages.explanation import Explanation
 from vitreous.views.inspection import Choice, Inspection
@@ -41,6 +42,31 @@ def test_a_static_site_of_another_task_is_refused_in_one_line(task, tmp_path):
         write_site(tmp_path / "site", task_model(task))
     assert len(str(error.value).splitlines()) == 1
     assert not (tmp_path / "site").exists()
+
+
+@pytest.mark.parametrize("port", ["8137", -1, 65536, None])
+def test_a_port_that_is_none_is_refused_in_one_line(port):
+    with pytest.raises(ValueError, match="a port is a number from 1 to 65535"):
+        vitreous.explore("packaged:cifar10", port=port)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["--static", "site", "--port", "3", "--open-browser"],
+            "--static serves nothing: leave out --port, --open",
+        ),
+        (["--static", "site", "--precision", "bf16"], "--static serves nothing: leave out --precision"),
+        (["--live", "int8"], "add --static FOLDER"),
+    ],
+)
+def test_a_flag_without_effect_is_refused(words, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        main(["explore", *words])
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("task", TASKS)

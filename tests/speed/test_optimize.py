@@ -127,7 +127,7 @@ def test_logits_and_features_are_remembered_apart(model, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "default_backends", lambda device, precision: ("eager", "packed"))
     monkeypatch.setattr(module, "time_backends", lambda built, example: {"eager": 2.0, "packed": 1.0})
     for output in ("logits", "features", "logits"):
-        optimize(model, output=output, batch_size=2, cache=tmp_path)
+        optimize(model, output=output, batch_size=2, cache=str(tmp_path))
     assert len(list(tmp_path.rglob("*.json"))) == 2
 
 

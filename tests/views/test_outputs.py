@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from conftest import noise
-from vitreous.figures.draw import draw
+from vitreous.figures.draw_by_kind import draw
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.pages.explanation import Explanation

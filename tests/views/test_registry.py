@@ -13,7 +13,7 @@ from vitreous.api import explain as api
 from vitreous.cli.main import main
 from vitreous.data import images
 from vitreous.data.preprocess import default_preprocess
-from vitreous.figures.draw import draw
+from vitreous.figures.draw_by_kind import draw
 from vitreous.figures.style import encode
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT

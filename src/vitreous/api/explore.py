@@ -57,8 +57,8 @@ def explore(
     ...     urlopen(page.url).status
     200
     """
-    if not 0 <= port <= 65535:
-        raise ValueError(f"a port is a number from 1 to 65535, or 0 for any that is free, got {port}")
+    if not isinstance(port, int) or not 0 <= port <= 65535:
+        raise ValueError(f"a port is a number from 1 to 65535, or 0 for any that is free, got {port!r:.60}")
     sources: Iterable[Models | None] = (
         [models] if models is None or isinstance(models, str | Path | ViT) else list(models) or [None]
     )

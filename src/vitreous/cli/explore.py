@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -46,6 +47,13 @@ def explore(
 
         words = read_words(classes)
     console = messages()
+    served = {"port": port, "host": host, "device": device, "precision": precision, "open_browser": open_browser}
+    defaults = inspect.signature(explore).parameters
+    unused = [f"--{name.replace('_', '-')}" for name, value in served.items() if value != defaults[name].default]
+    if static is not None and unused:
+        raise ValueError(f"--static serves nothing: leave out {', '.join(unused)}")
+    if static is None and live != "fp16":
+        raise ValueError("--live is for the weights of a page that --static writes: add --static FOLDER")
     if static is not None:
         _write_static(static, model, live, words)
         return

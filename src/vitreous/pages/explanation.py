@@ -148,7 +148,7 @@ class Explanation:
 
     def figure(self, name: str, part: str | None = None) -> "Figure":
         """Return one figure of a view, for use outside the explanation's page: the first, or the one called `part`."""
-        from vitreous.figures.draw import draw  # imported late: the page needs no matplotlib
+        from vitreous.figures.draw_by_kind import draw  # imported late: the page needs no matplotlib
 
         results = self.results(name)
         part = next(iter(results)) if part is None else part

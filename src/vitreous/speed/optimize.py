@@ -115,7 +115,7 @@ def optimize(
     merge: int = 0,
     pixels: bool = True,
     backends: tuple[str, ...] | None = None,
-    cache: Path | None = None,
+    cache: str | Path | None = None,
 ) -> OptimizedModel:
     """Find the fastest backend for batches of this size on this device, and return the model as a callable.
 
@@ -156,7 +156,7 @@ def optimize(
     fast = OptimizedModel(lambda x: x, batch_size, device, dtype, mean, std, tuple(preprocess.size), pixels)
     example = torch.randn(batch_size, len(preprocess.mean), *preprocess.size, device=device).to(dtype)
     question = (model.config, precision, batch_size, output, merge)
-    choice = backend_choice(cache, device, *question) if backends is None else None
+    choice = backend_choice(None if cache is None else Path(cache), device, *question) if backends is None else None
     attempts: list[tuple[str, ...]] = [backends or default_backends(device, precision), ("eager",)]
     if choice is not None and (before := choice.read()) in attempts[0]:
         attempts.insert(0, (before,))

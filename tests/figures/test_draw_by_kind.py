@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vitreous.figures.draw import DRAWERS, draw
+from vitreous.figures.draw_by_kind import DRAWERS, draw
 from vitreous.figures.kinds import (
     Bars,
     Crop,
