@@ -40,7 +40,7 @@ def test_equal_figures_give_equal_bytes(format):
 SCRIPT = """
 import hashlib, sys
 import numpy as np
-from vitreous.figures import bars, curves, draw, maps, matrix, tiles
+from vitreous.figures import bars, curves, draw_by_kind, maps, matrix, tiles
 from vitreous.figures.style import encode
 from drawn import photo
 figure = maps.draw_map(photo(), np.arange(16).reshape(4, 4), title="Rollout", label="attention")

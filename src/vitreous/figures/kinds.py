@@ -1,8 +1,8 @@
 """The kinds of result that a view may compute (`Map`, `Matrix`, `Bars`, …): arrays and words, nothing drawn yet.
 
-Each kind is drawn twice: by `figures/draw_by_kind.py` with matplotlib, and by the page's `kinds.js`. A result may hold a value
-for every class, block, head or query token. `axes` names those leading axes; `at` says which index of each is shown
-(None: the mean over it). A figure shows just that; the page begins there and lets the reader move.
+Each kind is drawn twice: by `figures/draw_by_kind.py` with matplotlib, and by the page's `kinds.js`. A result may hold
+a value for every class, block, head or query token. `axes` names those leading axes; `at` says which index of each is
+shown (None: the mean over it). A figure shows just that; the page begins there and lets the reader move.
 
 Shapes:  n patches · t tokens · r c rows and columns of patches
 """
