@@ -44,7 +44,7 @@ class Comparison:
         return "\n\n".join(as_text(table) for table in self.tables)
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert the object that `vitreous.compare` returned to the dictionary that `comparison.json` holds."""
+        """Return what the Python API's `compare` gave as a dictionary, which `comparison.json` holds."""
         return {"title": self.title, "command": self.command, "tables": list(self.tables)}
 
     def __repr__(self) -> str:

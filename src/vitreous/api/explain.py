@@ -29,7 +29,7 @@ def explain(
     fit: Fit | None = None,
     **choice: Any,
 ) -> Explanation | list[Explanation]:
-    """Explain what a model sees in an image: its answer, its attention, the evidence for a class.
+    """Explain what a model sees in an image, in a notebook or script: its answer, attention, the evidence for a class.
 
     `image` is a path, a URL, bytes, a PIL image, an array or a tensor; a folder, an archive, a pattern or a list of
     images gives a list of explanations. Without it, the views of the model alone are shown; without a model too, those

@@ -92,7 +92,7 @@ def write_site(
     begin: Callable[[str], object] = lambda view: None,
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> list[Path]:
-    """Write the explorer of one model as a static web site, for any web server; return its files, the page first.
+    """Write what `explore` shows of one model as a static web site, for any server; return its files, the page first.
 
     The browser runs the model: weights are a file beside the page, in fp16 or int8. The site opens with `images` by
     name, two photographs by default; `views` of them that the browser cannot compute are computed now. `begin` gets the
@@ -116,7 +116,7 @@ def _begin_view(begin: Callable[[str], object], name: str, view: str) -> None:
 
 
 def _with_classes(model: ViT, classes: Sequence[str], tower: TextTower | None) -> ViT:
-    """Return the model for `explore` with sentences as its classes."""
+    """Apply `classes`, an argument of the API's `explore`, to a model: the sentences become its classes."""
     if len(classes) == 1:
         return with_target(model, classes[0], tower=tower)
     worded = with_words(model, classes, tower=tower)

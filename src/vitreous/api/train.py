@@ -68,7 +68,7 @@ class TrainingRun:
         return float(self.result.get(SCORES[self.task].main, math.nan))
 
     def describe(self) -> str:
-        """Write the result of `train` or `finetune` in one line."""
+        """Describe in one line the run that the Python API's `train` or `finetune` returned."""
         scores = SCORES[self.task]
         held_out, epochs = count(self.result["images"], "held-out image"), count(self.result["epochs"], "epoch")
         if self.config.validation:

@@ -114,7 +114,7 @@ class RegionHead(nn.Module):
 
     @property
     def mask(self) -> Tensor:
-        """The pixels at which a dense head is read: True in a boolean `[H W]`."""
+        """The pixels whose logits from a dense head are averaged: True in a boolean `[H W]`."""
         mask = torch.zeros(self.size, dtype=torch.bool, device=self.pixels.device)
         mask.view(-1)[self.pixels] = True
         return mask
@@ -138,7 +138,7 @@ class RegionHead(nn.Module):
 
 
 def at_region(model: "ViT", mask: Tensor) -> "ViT":
-    """Return the ViT of a region of pixels, True in `mask` `[H W]`: the mean of their logits as logits `[b classes]`.
+    """Read a dense head in a region, True in `mask` `[H W]`: return a ViT with the mean of its logits, `[b classes]`.
 
     It shares its weights with `model`, whose head is dense. Whatever explains a class then explains that of a region.
 
@@ -167,7 +167,7 @@ def at_region(model: "ViT", mask: Tensor) -> "ViT":
 
 
 def at_pixel(model: "ViT", row: int, column: int) -> "ViT":
-    """Return the ViT of one pixel: its logits `[b classes]`, in a ViT that shares its weights with `model`."""
+    """Read a dense head at one pixel: return a ViT with its logits `[b classes]`, which shares `model`'s weights."""
     height, width = model.config.size
     if not (0 <= row < height and 0 <= column < width):
         raise ValueError(f"pixel ({row}, {column}) lies outside the image of {height}×{width} pixels")

@@ -101,7 +101,7 @@ class HybridStem(nn.Module):
 
     @property
     def filters(self) -> Tensor:
-        """The standardised weights of the first convolution in the paper's hybrid stem: `[64 c 7 7]`."""
+        """The first weights of the stem before a hybrid's patch embedding, standardised: `[64 c 7 7]`."""
         return self._first()[0].standardized()
 
     def _first(self) -> tuple[StandardizedConv, nn.Module]:
@@ -130,7 +130,7 @@ class ConvStem(nn.ModuleList):
 
     @property
     def filters(self) -> Tensor:
-        """The filters of the convolutional stem's first convolution: `[width/4 c 4 4]`."""
+        """The first weights of the convolutional stem, which read the image: `[width/4 c 4 4]`."""
         return next(self.parameters())
 
     def forward(self, x: Tensor) -> Tensor:

@@ -144,7 +144,7 @@ class SentenceHead(nn.Module):
 
 
 def with_sentences(model: ViT, sentences: Tensor, scale: Tensor, bias: Tensor | None = None) -> ViT:
-    """Return the ViT with a head that compares images with a text tower's features of sentences `[s e]`.
+    """Return the ViT with features of a text model, `[s e]`, as its head, which compares images with them.
 
     The sentences are its classes; it shares its weights with `model`.
 
@@ -165,7 +165,7 @@ def with_sentences(model: ViT, sentences: Tensor, scale: Tensor, bias: Tensor | 
 
 
 def begin_head(model: ViT, sentences: Tensor, scale: Tensor, bias: Tensor | None = None) -> None:
-    """Replace the ViT's head by a linear one that begins with a text tower's features `[s e]` (Wortsman et al., 2022).
+    """Give the ViT a linear head that begins as a text model's features of the classes `[s e]` (Wortsman et al., 2022).
 
     Its logits are those of `with_sentences` until it learns. The projection into the shared space becomes the head's
     hidden layer, and an RMS norm takes the length out of what it gives, as the cosine does.
@@ -197,7 +197,7 @@ def begin_head(model: ViT, sentences: Tensor, scale: Tensor, bias: Tensor | None
 
 
 def _check_features(model: ViT, sentences: Tensor) -> None:
-    """Raise if a text tower's features of sentences are not of the space that the ViT's head projects images into."""
+    """Check that the features of a text model and of a ViT lie in one space, in which they can be compared."""
     if model.config.dense != "none":
         raise ValueError(
             "a dense head has no features of the whole image to compare with sentences: load the CLIP itself"

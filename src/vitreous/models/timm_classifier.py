@@ -68,7 +68,10 @@ class TimmClassifier(nn.Module):
         self._drop_nothing()
 
     def _drop_nothing(self) -> None:
-        """Set the dropout and stochastic depth that some timm classifiers have to 0, as a study's table says."""
+        """Set the dropout and stochastic depth that a timm classifier may have to 0.
+
+        A study's table says that no model has any.
+        """
         for module in self.modules():
             for name in ("p",) if isinstance(module, nn.modules.dropout._DropoutNd) else ("drop_prob", "drop_rate"):
                 if isinstance(getattr(module, name, None), float | int):
@@ -142,7 +145,7 @@ def import_timm() -> Any:
 
 
 def split_timm(name: str) -> tuple[str, str] | None:
-    """Split what names a timm classifier, `timm:NAME@WEIGHTS`, into architecture and weights; None for any other name.
+    """Read which timm classifier `timm:NAME@WEIGHTS` is: its architecture and weights; None for any other name.
 
     >>> split_timm("timm:resnet18@mine.safetensors"), split_timm("timm:resnet18"), split_timm("resnet18")
     (('resnet18', 'mine.safetensors'), ('resnet18', ''), None)

@@ -27,7 +27,7 @@ class TokenLayout:
 
     @property
     def prefix(self) -> int:
-        """Number of a ViT's tokens before the first patch."""
+        """Number of tokens that stand before the first patch in a model's layout of tokens."""
         return self.class_token + self.distillation_token + self.registers
 
     @property
@@ -54,13 +54,13 @@ class TokenLayout:
         return self.prefix + row * columns + column
 
     def patch(self, index: int) -> tuple[int, int] | None:
-        """Return row and column of a token, or None if the token is not a patch."""
+        """Convert a model's token index to row and column in the grid of patches; None if it is no patch."""
         if not 0 <= index < self.tokens:
             raise ValueError(f"token {index} does not exist: this model has tokens 0 to {self.tokens - 1}")
         return None if index < self.prefix else divmod(index - self.prefix, self.grid[1])
 
     def name(self, index: int) -> str:
-        """Name of a ViT's token in tables and captions."""
+        """Name a token by its index in the model's layout: class, distillation, a register, or a patch."""
         if (position := self.patch(index)) is not None:
             return f"patch ({position[0]}, {position[1]})"
         if index == self.class_index:

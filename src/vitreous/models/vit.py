@@ -352,7 +352,7 @@ class ViT(nn.Module):
         return hook(self, "logits", self.forward_head(*self.run_blocks(self.embed(x), mask)))
 
     def features(self, x: Tensor) -> Tensor:
-        """Turn images into a ViT's pooled features, without the head: `[b feature_width]`."""
+        """Run the ViT without its head: images `[b c H W]` to pooled features `[b feature_width]`."""
         return self.pool(self.forward_features(x))
 
     def get_intermediate_layers(
@@ -411,7 +411,7 @@ class ViT(nn.Module):
 
     @classmethod
     def from_pretrained(cls, name: str, **options: Any) -> Self:
-        """Load a ViT's weights by name or path, as `vitreous.load` does."""
+        """Create a `ViT` with pre-trained weights, by name or path, through `vitreous.load`."""
         from vitreous.weights.load import load  # not at the top: this file needs torch alone
 
         model = load(name, **options)

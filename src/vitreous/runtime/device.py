@@ -62,7 +62,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def max_lanes() -> int:
-    """Return how many lanes this machine's CPU has for batches in parallel: one for each thread, up to `MAX_LANES`."""
+    """Return how many lanes a CPU device has for batches side by side: one for each thread, up to `MAX_LANES`."""
     return min(MAX_LANES, torch.get_num_threads())
 
 
@@ -103,7 +103,7 @@ def cores() -> int:
 
 
 def joules(device: torch.device) -> float | None:
-    """Read a device's energy counter, by which the cost of a study's run is measured, in joules; None if it has none.
+    """Read how much energy a device has used, in joules, from its own counter; None if it has none.
 
     >>> joules(torch.device("cpu")) is None
     True
@@ -147,10 +147,13 @@ def lacks_compiler(device: torch.device) -> bool:
 
 
 def quieten_compiler() -> None:
-    """Silence torch's warning, when it compiles for a CPU, that this machine has CUDA's tools and no GPU device."""
+    """Silence torch's warning that no GPU device was found, on a machine with CUDA's tools alone.
+
+    torch logs it when it compiles for a CPU.
+    """
     logging.getLogger("torch.utils.cpp_extension").addFilter(_is_of_use)
 
 
 def _is_of_use(record: logging.LogRecord) -> bool:
-    """Return whether to log a record of torch's: not that this machine has no GPU device (`quieten_compiler`)."""
+    """Return whether torch's log record says something else than that this machine has no GPU device."""
     return not str(record.msg).startswith("No CUDA runtime is found")

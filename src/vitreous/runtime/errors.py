@@ -17,7 +17,7 @@ with the process that failed first."""
 
 
 def report_error(error: Exception, *, with_traceback: bool = False) -> None:
-    """Report an error as one line on standard error, and in `torchrun`'s error file if there is one."""
+    """Report an error of this rank as one line on standard error, and in `torchrun`'s error file if there is one."""
     rank = this_rank()
     line = " ".join(_message(error).split()) or type(error).__name__
     if rank.world_size > 1:
@@ -31,10 +31,10 @@ def report_error(error: Exception, *, with_traceback: bool = False) -> None:
 
 
 def exit_process(code: int) -> NoReturn:
-    """Exit the process with an error's `code`; if a process group is open, skip the interpreter's cleanup.
+    """End this rank's process after an error, with a `code`, even if its process group is open.
 
-    The group's threads may be sending to a process that has gone. Cleanup would destroy the group under them, and the
-    process would then abort instead of returning the code.
+    The interpreter's cleanup is skipped then. The group's threads may be sending to a process that has gone. Cleanup
+    would destroy the group under them, and the process would then abort instead of returning the code.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():

@@ -38,7 +38,9 @@ def check_writable_file(path: Path) -> None:
 
 
 def check_page_file(path: Path, figures: str = "") -> Path:
-    """Raise if the path of a file for a page has the suffix of another kind; `figures` names what writes images.
+    """Check the path of an HTML file to write: raise if its suffix is that of another kind of file.
+
+    `figures` names what writes images.
 
     >>> check_page_file(Path("cat.html"), "--figures FOLDER").name
     'cat.html'
@@ -122,7 +124,9 @@ def cache_folder(cache_dir: str | Path | None = None) -> Path:
 
 
 def spell_path(name: str | os.PathLike[str]) -> str:
-    """Write a file's path as text that cannot be taken for a name: in this folder it begins with `./`. Names are kept.
+    """Write the path of a file or folder as text, with `./` if it lies in this folder; what is text already stays.
+
+    Such a path cannot be taken for a name.
 
     >>> spell_path("digits"), spell_path(Path("digits")), spell_path(Path("images/digits"))
     ('digits', './digits', 'images/digits')
@@ -143,7 +147,7 @@ def short_name(name: str) -> str:
 
 
 def without_folders(text: str) -> str:
-    """Cut the folders off files' paths in a message: local paths are not written to files that may be shared.
+    """Shorten the paths of local files in a text to their last part, for files that may be shared.
 
     >>> without_folders("CIFAR10 is not in /home/me/data and not at https://a.org/b")
     'CIFAR10 is not in …/data and not at https://a.org/b'

@@ -155,7 +155,7 @@ class CheckedRedirects(HTTPRedirectHandler):
 
 
 def is_private(host: str) -> bool:
-    """Return whether an http address is this machine's or of a private network, as far as its spelling says so.
+    """Return whether the host of an http URL is this machine or in a private network, as far as its spelling says so.
 
     >>> is_private("192.168.0.7"), is_private("localhost"), is_private("example.org")
     (True, True, False)

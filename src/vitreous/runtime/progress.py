@@ -64,12 +64,12 @@ class Estimate:
         self.status.stop()
 
     def begin(self, what: str) -> None:
-        """Show on the console which part of slow work is next; estimates count from here."""
+        """Begin the next part of slow work, whose progress and time left are counted from here."""
         self.what, self.since, self.done = what, time.monotonic(), 0
         self.status.update(what)
 
     def __call__(self, done: int, total: int) -> None:
-        """Print on the console that `done` of `total` steps are done, and how long the others will take."""
+        """Show the progress of slow work: `done` of `total` steps, and how much time is left."""
         if done <= self.done:  # once more from the start
             self.since = self.called
         self.done, self.called = done, time.monotonic()
@@ -77,13 +77,13 @@ class Estimate:
             self.say(f"{done:,} of {total:,}, {time_left(self.called - self.since, done, total)}")
 
     def track(self, items: Iterable[Item], total: int) -> Iterator[Item]:
-        """Yield items as they are done, and print on the console how many of `total` they are."""
+        """Yield items, and show the progress as each is done: how many of `total`, and the time left."""
         for done, item in enumerate(items, 1):
             self(done, total)
             yield item
 
     def say(self, text: str) -> None:
-        """Print a line on the console of a command at work; a log gets one only if the last is some seconds old."""
+        """Show progress as a live line on a terminal, or as a line of a log if the last is some seconds old."""
         self.status.update(f"{self.what}: {text}")
         if not self.console.is_terminal and self.pace.is_due():
             self.console.print(f"{self.what}: {text}", style="dim", markup=False)

@@ -60,7 +60,7 @@ def accuracy(share: float) -> str:
 
 
 def figure(name: str, value: float) -> str:
-    """Word a figure of labels, numbers or masks by its name in files: in percent, or with as many digits as suit.
+    """Choose the wording of a number by its figure's name in files: in percent, or with as many digits as suit.
 
     >>> figure("miou", 0.95321), figure("mae", 4.12345), figure("r2", 0.9)
     ('95.32%', '4.123', '0.900')

@@ -107,7 +107,7 @@ class SecurityMiddleware:
         return None
 
     def size_message(self) -> str:
-        """Write to the sender of a rejected request how large an uploaded image may be."""
+        """Word the security check's answer to a request that is too large: how large an image may be."""
         return f"an image may have {self.max_bytes / 2**20:g} MB at the most"
 
     def _token_in_query(self, scope: Message) -> str:
@@ -167,7 +167,7 @@ class LimitedBody:
 
 
 async def send_error(send: Send, status: int, text: str) -> None:
-    """Send the explorer's rejection of a request, one line, with all protective headers."""
+    """Reject a request for its security: send an error of one line, with all protective headers."""
     body = json.dumps({"detail": text}, ensure_ascii=False).encode()
     named = {"content-type": "application/json", "content-length": str(len(body)), **HEADERS}
     headers = [(name.encode(), value.encode()) for name, value in named.items()]

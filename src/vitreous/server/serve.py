@@ -95,7 +95,7 @@ class RunningExplorer:
 
 
 def warm_up(models: Mapping[str, ViT]) -> None:
-    """Warm the explorer up before it serves: encode the samples, and let each model answer once."""
+    """Do before serving what the first visitor would wait for: encode the samples, and let each model answer once."""
     body = next(iter(encoded_samples().values()))
     for model in models.values():
         with contextlib.suppress(ValueError):  # whoever asks such a model gets the error
@@ -174,7 +174,7 @@ def _reason(error: OSError, host: str, port: int) -> str:
 
 
 def is_any(host: str) -> bool:
-    """Return whether to serve on `host` is to listen on every address of this machine: its names cannot be listed."""
+    """Return whether serving on `host` opens a socket on every address of this machine: its names cannot be listed."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:

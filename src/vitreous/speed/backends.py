@@ -118,16 +118,19 @@ def small_batch(network: nn.Module, forward: Forward, example: Tensor) -> Comput
 
 
 def packed(network: nn.Module, forward: Forward, example: Tensor) -> Compute:
-    """Build the backend that runs `packed_forward` on a CPU: weights packed, GELU and residuals inside the products."""
+    """Build the backend `packed`, which runs `packed_forward` on a CPU.
+
+    Weights are packed, and GELU and residuals are inside the products.
+    """
     if forward.merge or not fits(network) or example.device.type != "cpu" or not onednn_available(example.dtype):
         raise UnsupportedBackend("it needs a GELU network whose head reads the class token, on a CPU with oneDNN")
     return packed_forward(network, len(example), forward.output)  # type: ignore[arg-type]
 
 
 def recorded(build: Builder) -> Builder:
-    """Turn a backend's builder into that of the same backend recorded as a CUDA graph.
+    """Make another backend of one by its builder: the same, but replayed as a whole on CUDA.
 
-    The next call overwrites the returned tensor: copy it before.
+    It is recorded as a CUDA graph. The next call overwrites the returned tensor: copy it before.
     """
 
     def start(network: nn.Module, forward: Forward, example: Tensor) -> Compute:
@@ -204,7 +207,10 @@ def build_backends(
 
 
 def time_backends(built: dict[str, Compute], example: Tensor) -> dict[str, float]:
-    """Time the backends that were built, in turns, as a busy machine then slows all alike: median seconds of each."""
+    """Time backends on an example batch, in turns, and return the median seconds of each.
+
+    A busy machine then slows all alike.
+    """
     times: dict[str, list[float]] = {name: [] for name in built}
     for _ in range(ROUNDS):
         for name, compute in built.items():
@@ -216,7 +222,9 @@ def time_backends(built: dict[str, Compute], example: Tensor) -> dict[str, float
 
 
 def fastest(seconds: dict[str, float]) -> str:
-    """Choose the fastest backend; of equally fast ones the first, so that noise does not decide.
+    """Compare backends by their seconds: return the fastest, or the first of those that are about as fast.
+
+    Noise then does not decide.
 
     >>> fastest({"eager": 1.01, "compiled": 1.0, "frozen": 1.2})
     'eager'

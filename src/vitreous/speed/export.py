@@ -119,7 +119,7 @@ def export(
 
 
 def convention_of(model: ViT | ResNet) -> str:
-    """Choose the `resize` convention of an export that names none: that of the checkpoint's library, or timm's."""
+    """Choose how an exported graph resizes positions by default: as the model's own library does, or as timm."""
     config, way = model.config, None if model.card is None else model.card.resize
     return way or (resizing("", config) if isinstance(config, ViTConfig) else "timm")
 
@@ -188,7 +188,10 @@ class FreePool(nn.Module):
 
 
 def stride(model: ViT | ResNet) -> Size:
-    """Return the steps in pixels of the sizes that an export takes: a ViT's patch, a ResNet's product of strides."""
+    """Return the step between the image sizes that an export lists: a ViT's patch, a ResNet's product of strides.
+
+    It is in pixels, height and width.
+    """
     config = model.config
     if isinstance(config, ViTConfig):
         return config.patch
@@ -218,7 +221,7 @@ def compare(
 
 
 def at_size(model: ViT, size: Size, convention: str) -> ViT:
-    """Build a model of another fixed size with the same weights, to check an exported graph against.
+    """Build the model that an export is checked against at another image size, with the same weights.
 
     >>> from vitreous.models.variants import variant
     >>> at_size(ViT(variant("vit_femto_patch4_32")), (40, 24), "timm").layout.grid

@@ -99,7 +99,7 @@ def norm(x: Tensor, carried: Tensor, layer: nn.LayerNorm, dtype: torch.dtype | N
 
 
 def mix(attention: Any, qkv: Tensor, b: int, kernel: Kernel = F.scaled_dot_product_attention) -> Tensor:
-    """Compute a fused forward pass's attention from queries, keys and values side by side: `[r 3d]` → `[r d]`."""
+    """Run attention as a step of the fused forward pass: queries, keys and values side by side, `[r 3d]` → `[r d]`."""
     q, k, v = split_heads(qkv, b, attention.heads)
     q, k = rotate(attention, attention.q_norm(q)), rotate(attention, attention.k_norm(k))
     return kernel(q, k, v).transpose(1, 2).reshape(len(qkv), -1)

@@ -20,12 +20,15 @@ TRITON = find_spec("triton") is not None  # found here, as a compiler that trace
 
 
 def has_triton(device: torch.device) -> bool:
-    """Return whether a device runs the fused operations as Triton kernels."""
+    """Return whether fused operations are available on a device: as Triton kernels."""
     return device.type == "cuda" and TRITON
 
 
 def split_heads(qkv: Tensor, images: int, heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Split queries, keys and values side by side, `[bt 3hk]` or `[b t 3hk]`, into heads: three `[b h t k]`."""
+    """Split the input of an attention operation into heads: queries, keys and values, three `[b h t k]`.
+
+    They lie side by side in `qkv`, `[bt 3hk]` or `[b t 3hk]`.
+    """
     q, k, v = qkv.reshape(images, -1, 3, heads, qkv.shape[-1] // (3 * heads)).permute(2, 0, 3, 1, 4).unbind(0)
     return q, k, v
 

@@ -55,7 +55,10 @@ class PackedLinear:
         self.bias = layer.bias.detach()
 
     def __call__(self, x: Tensor, then: str = "none", kind: str | None = None) -> Tensor:
-        """Compute `x Wᵀ + b`, and with `then="gelu"` its GELU of a `kind` ("none" is exact, or "tanh")."""
+        """Compute `x Wᵀ + b` by oneDNN with packed weights, and with `then="gelu"` its GELU.
+
+        `kind` is that of the GELU: "none" is exact, or "tanh".
+        """
         result: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, then, [], kind)
         return result
 
@@ -152,7 +155,7 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 @lru_cache(maxsize=32)
 @torch.no_grad()
 def _compiled_attention(layouts: tuple[Any, ...], threads: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """Compile attention for queries, keys and values of these shapes and strides; torch's kernel if that fails."""
+    """Compile oneDNN's attention for inputs of these shapes and strides; return torch's kernel if that fails."""
     if not hasattr(torch.jit, "enable_onednn_fusion"):  # TorchScript is deprecated
         return F.scaled_dot_product_attention
     random = torch.Generator().manual_seed(0)

@@ -108,7 +108,10 @@ def has_narrow_heads(model: nn.Module) -> bool:
 
 
 def on_cpu(step: Callable[[Tensor], Tensor], narrow: bool, x: Tensor) -> Tensor:
-    """Run a part of the training forward pass on a CPU with its fastest products, and attention for `narrow` heads."""
+    """Run one step of the training forward pass in the way that is fastest on a CPU.
+
+    Products are oneDNN's; attention of `narrow` heads is plain products.
+    """
     with onednn_products(x.device):
         if not narrow:
             return step(x)
@@ -156,7 +159,7 @@ def shares_graph(model: nn.Module, dtype: torch.dtype) -> bool:
 
 
 def _keep(part: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Leave a part of a network in training uncompiled."""
+    """Leave a part of the training forward pass uncompiled."""
     return part
 
 
@@ -167,7 +170,7 @@ def _compile(part: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def caching_gradients() -> AbstractContextManager[object]:
-    """Return a context in which torch keeps the compiled steps of training on disk although the gradients are our own.
+    """Return a context in which torch keeps the compiled forward pass for training on disk, our own gradients too.
 
     The next run then starts some seconds earlier. torch hashes the traced code of such gradients with the rest.
     """

@@ -32,7 +32,7 @@ PAPER_VIT: Allowed = {
 
 
 def library_models(**values: tuple[Any, ...]) -> Callable[..., tuple[Allowed, str]]:
-    """Describe another library's models as the paper's ViT, adapted in these fields alone.
+    """State where the models of a library, to which ours are adapted, may differ from the paper's ViT: these fields.
 
     The result is a `Format`'s `known`: the values that each field may have.
     """
@@ -50,7 +50,7 @@ class ConvertedCheckpoint:
 
 
 def check_limits(config: ViTConfig, target: str, limits: Allowed, square: bool = False) -> None:
-    """Raise if a model cannot be adapted to another library, and name every field that the library does not support.
+    """Check that a model can be adapted to another library; raise with every field that the library cannot hold.
 
     `square` says that its images and patches have to be square.
     """

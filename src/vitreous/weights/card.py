@@ -90,7 +90,9 @@ class LoadReport:
         return lines + [f"test-time registers: {self.registers}"] * bool(self.registers)
 
     def flags(self) -> str:
-        """Return what the user assumed, which the load report on a card lists, as flags to load the model with again.
+        """Return the `--assume` flags by which the model of a `Card` was loaded, to load it with them again.
+
+        They are what the user assumed, as the load report lists it.
 
         >>> LoadReport(assumed={"heads": "4 (as you said)", "pool": "token (as vit_tiny has)"}).flags()
         ' --assume heads=4'
@@ -103,7 +105,7 @@ class LoadReport:
         return "".join(f" --assume {word}" for word in words)
 
     def rows(self) -> Rows:
-        """Return a card's whole load report as pairs of label and text."""
+        """Return a `Card`'s report as pairs of label and text: format, tensors, what was ignored or resized."""
         return [
             *([("unfinished", self.unfinished)] if self.unfinished else []),
             ("format", self.format),
@@ -244,7 +246,7 @@ PROBLEM_TYPES = {
 
 @torch.no_grad()
 def fold_standard(model: "ViT | ResNet | TimmClassifier") -> None:
-    """Fold the `standard` of a card into the model's last layer, so that its outputs are in their own units.
+    """Take the `standard` off a model's `Card` and into its last layer, so that its outputs are in their own units.
 
     A model without one does not change.
     """

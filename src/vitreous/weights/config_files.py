@@ -26,7 +26,7 @@ def read_json(path: Path | None) -> dict[str, Any]:
 
 
 def check_fields(section: Any, known: Iterable[str], source: str) -> None:
-    """Raise for a field of a config file that is neither read nor known to be harmless."""
+    """Check the fields in a section of a config file; raise for one that is neither read nor known to be harmless."""
     if not isinstance(section, Mapping):
         raise CheckpointError(f"{source} should be an object of fields, got {section!r:.40}: get it again")
     if unknown := [str(name) for name in section if name not in set(known)]:

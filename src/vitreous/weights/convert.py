@@ -154,7 +154,7 @@ def _transformers_family(config: ViTConfig) -> Any:
 
 
 def check_exact(converted: ConvertedCheckpoint, wanted: Preprocess, to: str) -> None:
-    """Read a converted model's config files back; raise for a field that they state otherwise than the model.
+    """Check that a model was converted exactly: its new config files, read back, have to state what the model has.
 
     Where half a pixel goes in a crop is each library's own habit, which no file can change: the model's own is written
     to the `"vitreous"` section, which `load` reads.

@@ -148,7 +148,10 @@ def _explain(error: Exception, repository: str, revision: str | None, file_name:
 
 
 def _missing_folder(repository: str) -> str:
-    """Explain a failed download by a mistyped folder: `runs/digts`, where `runs` exists and has no `digts`."""
+    """Extend the error of a failed download from the Hub if its repository may be a mistyped folder.
+
+    For `runs/digts` it may be if a folder `runs` exists here and has no `digts`.
+    """
     folder, name = os.path.split(repository)
     return f", and the folder {folder} here holds no {name}" if folder and os.path.isdir(folder) else ""
 
@@ -175,7 +178,10 @@ def _line(label: str, done: int, total: int | None, seconds: float) -> str:
 
 
 def _hub_lines() -> Any:
-    """Return a `tqdm` class for downloads from the Hub that prints a line now and then, in place of a bar."""
+    """Return the `tqdm` class with which a download from the Hugging Face Hub is reported in lines.
+
+    A line is printed now and then, in place of a bar.
+    """
     from tqdm import tqdm  # type: ignore[import-untyped]  # of the Hub client
 
     pace = LogPace()
@@ -193,7 +199,10 @@ def _hub_lines() -> Any:
 
 @contextmanager
 def _bar(label: str, total: int | None, *, show: bool) -> Iterator[Callable[[int], None]]:
-    """Yield what `download` calls with each number of bytes: a bar on a terminal, else a line now and then."""
+    """Yield what a download from a URL calls with the bytes of each piece, to show how much has been downloaded.
+
+    It draws a bar on a terminal, else it prints a line now and then.
+    """
     if not show:
         yield lambda count: None
         return

@@ -249,7 +249,10 @@ def _gather(
     find: Callable[[str], Path],
     revision: str | None = None,
 ) -> CheckpointFiles:
-    """Find the `chosen` weights and, among `names`, their config files; `find` turns a name into a path."""
+    """Fetch the files of a model whose weights are `chosen`: with them, the shards, index and config among `names`.
+
+    `find` turns a name into a path.
+    """
     same_stem = chosen.rpartition(".")[0] + ".json"
     weights = [name for name in names if name.endswith(SUFFIXES)]
     only_model = chosen in FOLDER_FILES or chosen.endswith(".index.json") or weights == [chosen]
@@ -296,13 +299,13 @@ def _file_names(folder: Path) -> list[str]:
 
 
 def _file_name(url: str) -> str:
-    """Name the file in the cache of a model that is fetched from a `url`: two addresses never share one."""
+    """Name the file in which `fetch` keeps and finds again what a `url` holds: two addresses never share one."""
     name = re.sub(r"[^A-Za-z0-9_.+-]", "_", unquote(urlsplit(url).path).rsplit("/", 1)[-1]).lstrip(".")
     return f"{hashlib.sha256(url.encode()).hexdigest()[:16]}/{name}"
 
 
 def _other_file(names: list[str]) -> str:
-    """Name the first file that `fetch` found which is known to hold no readable weights, and what it holds, if any."""
+    """Explain why `fetch` finds no weights: name the first file of another known kind and what it holds, if any."""
     found = (f"{name}, {what}" for name in names for end, what in OTHER_FILES.items() if name.endswith(end))
     return next(found, "")
 

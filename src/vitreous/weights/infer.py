@@ -257,7 +257,7 @@ def _compare(shapes: Mapping[str, Any], allowed: Allowed, source: str, assume: M
 
 
 def said_by_user(value: Any, stated: Any, source: str) -> str:
-    """Write the reason of an inferred config field that the user set: the value, and what the file says of it.
+    """Write the reason for a field of the inferred config that the user set: the value, and what the file says of it.
 
     `stated` is None if the file says nothing.
     """

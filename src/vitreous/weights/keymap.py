@@ -146,9 +146,9 @@ class Format:
 
 
 def strip_prefix(*prefixes: str) -> Callable[[Tensors], Tensors]:
-    """Make the step before keys are mapped that strips a base model's name from those that have it.
+    """Make the step that prepares keys to be mapped: it takes a prefix off those that have it.
 
-    It is a `Format`'s `prepare`.
+    It is a `Format`'s `prepare`; the prefix is often the name of a base model.
     """
 
     def strip(tensors: Tensors) -> Tensors:

@@ -165,7 +165,7 @@ def _add_registers(model: Model, count: int) -> Model:
 
 
 def _check_resize(resize: str | None, kind: str) -> None:
-    """Raise if `load(resize=…)` is given for a model without position embeddings to resize, of this `kind`."""
+    """Check an argument of `load`: raise if `resize` is given for a model of a `kind` that has nothing to resize."""
     if resize is not None:
         raise ValueError(f"{kind} has no position embeddings to resize: leave resize={resize!r} out")
 
@@ -261,7 +261,7 @@ def _load_vit(
 
 
 def _convention(format: Format, own: Mapping[str, Any]) -> str | None:
-    """Choose the `resize` of `load` if it is given none: that of our own file, or of the format; None if timm's vary.
+    """Choose the default of `load`'s argument `resize`: that of our own file, or of the format; None if timm's vary.
 
     It is the convention by which positions are resized.
     """
@@ -316,7 +316,7 @@ def _statement(
 def _overrule(
     config: ViTConfig, assume: Mapping[str, Any], reasons: dict[str, str]
 ) -> tuple[ViTConfig, dict[str, str]]:
-    """Overrule fields of a config loaded from our own file as the user says; return it and reasons for the report."""
+    """Load our own file with other config fields than it states: return the config, and reasons for the load report."""
     if "architecture" in assume:
         raise ValueError("a model folder of vitreous states every field: assume single fields, not an architecture")
     said = {name: said_by_user(value, getattr(config, name), "config.json") for name, value in assume.items()}
@@ -324,7 +324,7 @@ def _overrule(
 
 
 def _ignorable(keys: list[str], format: Format) -> list[str]:
-    """Return the keys that no rule matches, which `load` ignores, if the format lists them all; raise for any other."""
+    """Return the keys without which `load` may go on, if its format lists them all as ignored; raise for any other."""
     unknown = [key for key in keys if not any(pattern(template).fullmatch(key) for template in format.ignored)]
     if unknown:
         raise CheckpointError(
@@ -337,7 +337,10 @@ def _ignorable(keys: list[str], format: Format) -> list[str]:
 def _resize(
     tensors: Tensors, trained: ViTConfig, size: int | tuple[int, int], convention: str, report: LoadReport
 ) -> ViTConfig:
-    """Load at the image size that the user gives: return the config for it, and resize the positions in `tensors`."""
+    """Load at another image size than the trained one: return the config for it, and change `tensors` to fit.
+
+    Their positions are resized.
+    """
     config = replace(trained, image_size=size)
     if (count := config.layout.patches) > MAX_PATCHES:
         size_text = "×".join(str(side) for side in config.size)

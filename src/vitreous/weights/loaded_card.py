@@ -99,7 +99,7 @@ def classifier_card(
 
 
 def stated_task(sidecar: Mapping[str, Any], own: Mapping[str, Any], config: Any) -> dict[str, Any]:
-    """Return a `Card`'s task, thresholds and standard as a config file states them, checked against the model's config.
+    """Return the task, thresholds and standard for a loaded model's `Card`, as a config file states them, checked.
 
     `own` is the `"vitreous"` section of the config file `sidecar`; transformers' files state `problem_type`.
     """
@@ -134,5 +134,5 @@ def stated_task(sidecar: Mapping[str, Any], own: Mapping[str, Any], config: Any)
 
 
 def _is_number(value: object, smallest: float = -math.inf) -> bool:
-    """Return whether a value on a card is a finite number, and not below the smallest."""
+    """Return whether a value stated for a loaded model's card is a finite number, and not below the smallest."""
     return isinstance(value, int | float) and type(value) is not bool and math.isfinite(value) and value >= smallest

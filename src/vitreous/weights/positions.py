@@ -90,7 +90,10 @@ def _other_grid(positions: Tensor, side: int) -> str:
 
 
 def _grid_of_table(count: int, shapes: Mapping[str, Any], stated: Grid | None, source: str) -> Grid:
-    """Return the grid of a table of relative positions: it has a row for each offset, three for the class token."""
+    """Infer the grid of a checkpoint's positions, if they are relative, from the number of rows in their table.
+
+    It has a row for each offset, and three for the class token.
+    """
     offsets = count - 3 * shapes["class_token"]
     side = (isqrt(max(offsets, 0)) + 1) // 2
     rows, columns = grid = stated or (side, side)
@@ -110,9 +113,9 @@ def _offset_scale(x: Tensor, size: Grid) -> Tensor:
 
 
 def _square(x: Tensor, size: Grid, mode: str, antialias: bool) -> Tensor:
-    """Resize positions to a square grid as timm's NaFlex ViTs do; raise for others, for which there are two ways.
+    """Resize position embeddings to a square grid, where only that is certain; raise for other grids.
 
-    No tensor tells which of the two a model uses.
+    timm's NaFlex ViTs have two ways for others. No tensor tells which of the two a model uses.
     """
     if size[0] != size[1]:
         raise ValueError(
@@ -161,10 +164,10 @@ def resize_positions(positions: Tensor, old: Grid, new: Grid, convention: str, p
 
 
 def resize_relative_positions(table: Tensor, old: Grid, new: Grid, convention: str) -> Tensor:
-    """Resize a table of relative positions `[offsets + extra h]` to another grid; the class token's rows stay.
+    """Resize a checkpoint's positions to another grid, if they are relative: a table `[offsets + extra h]`.
 
-    transformers interpolates linearly. The others stretch the offsets, so that near ones keep their own numbers and far
-    ones lie further apart (BEiT's authors), and timm then interpolates linearly too.
+    The class token's rows stay. transformers interpolates linearly. The others stretch the offsets, so that near ones
+    keep their own numbers and far ones lie further apart (BEiT's authors), and timm then interpolates linearly too.
 
     >>> resize_relative_positions(torch.randn(27 * 27 + 3, 12), (14, 14), (24, 16), "timm").shape
     torch.Size([1460, 12])
@@ -181,7 +184,7 @@ def resize_relative_positions(table: Tensor, old: Grid, new: Grid, convention: s
 
 
 def _stretched(old: int, new: int) -> Tensor:
-    """Compute the weight of each old offset in each new one to resize relative positions, `[new old]`."""
+    """Compute how much of each old position along a side goes into each resized one, for relative ones: `[new old]`."""
     if old == 1:
         return torch.ones(new, 1)
     low, high = 1.01, 1.5

@@ -103,7 +103,7 @@ def _but_for(stated: Mapping[str, Any]) -> str:
 
 
 def torchvision_weights(file_name: str) -> Any:
-    """Find what states the preprocessing of a file of torchvision's: the `WeightsEnum` member of its name, or None."""
+    """Look up the preprocessing of a file by its name in torchvision: the `WeightsEnum` member with it, or None."""
     if not re.fullmatch(r"(vit|resnet)\w*-[0-9a-f]{8}\.pth", file_name):
         return None
     from torchvision.models import get_model_weights
@@ -113,7 +113,10 @@ def torchvision_weights(file_name: str) -> Any:
 
 
 def usual_torchvision(size: tuple[int, int], file_name: str) -> Preprocess:
-    """Return the preprocessing that is usual for torchvision's weights: SWAG's is bicubic and has no crop."""
+    """Assume the preprocessing that is usual at torchvision, by image size and file name: resize, crop, mean, std.
+
+    SWAG's is bicubic and has no crop.
+    """
     swag = "swag" in file_name or size[0] in (384, 512, 518)
     resize = size if swag else (max(1, round(size[0] * 256 / 224)), max(1, round(size[1] * 256 / 224)))
     return Preprocess(

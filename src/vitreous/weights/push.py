@@ -49,7 +49,10 @@ def check_repository(name: str) -> str:
 
 
 def find_token(variable: str = TOKEN) -> str:
-    """Find the token to push with in an environment variable; if `HF_TOKEN` is not set, that of `hf auth login`."""
+    """Find the Hugging Face token with which a model's weights are pushed, in an environment variable.
+
+    If `HF_TOKEN` is not set, it is that of `hf auth login`.
+    """
     token = os.environ.get(variable, "").strip()
     if not token and variable == TOKEN:
         from huggingface_hub import get_token

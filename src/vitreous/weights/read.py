@@ -74,7 +74,7 @@ def read_sharded(index: Path, shards: Sequence[Path]) -> RawCheckpoint:
 
 
 def nonfinite(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
-    """Count the NaN and infinite values of each tensor that was read; tensors without any are not listed.
+    """Count NaN and infinite values in the tensors read from a weights file; tensors without any are not listed.
 
     >>> nonfinite({"weight": torch.tensor([1.0, float("nan"), float("inf")]), "bias": torch.zeros(2)})
     {'weight': 2}
@@ -89,7 +89,7 @@ def nonfinite(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
 
 
 def data_types(tensors: Mapping[str, torch.Tensor]) -> str:
-    """Name the number formats of the tensors read from a weights file, such as `float16, float32`."""
+    """Return the number formats in which tensors were read from a weights file, such as `float16, float32`."""
     return ", ".join(sorted({str(value.dtype).removeprefix("torch.") for value in tensors.values()}))
 
 

@@ -77,7 +77,7 @@ def checkpoint_name(path: str) -> str | None:
 
 
 def _is_complete(weights: Path, description: Path) -> bool:
-    """Return whether the weights in a run's checkpoint are complete: they have the hash that its description states."""
+    """Return whether weights found in a run can be taken: they have the hash that their description states."""
     try:
         expected = json.loads(description.read_text(encoding="utf-8"))["files"][weights.name]["sha256"]
         with weights.open("rb") as file:

@@ -82,7 +82,10 @@ def write_npz(path: Path, tensors: Tensors) -> Path:
 
 
 def describe_model(model: "ViT | ResNet | TimmClassifier", name: str = "") -> dict[str, Any]:
-    """Return the `config.json` that a model is saved with: its config, its preprocessing and its class names."""
+    """Return what is saved of a model besides its weights: its config, its preprocessing and its class names.
+
+    It is the content of `config.json`.
+    """
     if not hasattr(model, "card") or not hasattr(model, "config"):
         raise ValueError(f"expected a model of vitreous, got a {type(model).__name__}: pass what `load` returns")
     if has_registers(model):

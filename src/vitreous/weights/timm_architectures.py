@@ -223,7 +223,7 @@ def structure(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resizing(name: str, config: ViTConfig) -> str:
-    """Return the convention by which timm resizes a model's positions: by its name, else those of known ones like it.
+    """Look up among timm's architectures how a model's positions are resized: by its name, else by those like it.
 
     >>> resizing("flexivit_small", ViTConfig()), resizing("", ViTConfig())
     ('flexivit', 'timm')
@@ -294,7 +294,10 @@ def timm_models(shapes: Mapping[str, Any], assume: Mapping[str, Any]) -> tuple[A
 
 
 def _refuse_look_alike(stranger: Architecture, supported: Architecture | None) -> None:
-    """Raise for tensors of a look-alike among timm's architectures, alone or together with a supported one."""
+    """Raise if a file's tensors fit one of timm's architectures that computes something else than ours.
+
+    They may fit a supported one too.
+    """
     if supported is None:
         raise CheckpointError(
             f"its tensors are those of {stranger.name}, an unsupported model with other {stranger.unsupported}"

@@ -72,7 +72,7 @@ def beit(given: Arguments) -> dict[str, Any]:
 
 
 def cait(given: Arguments) -> dict[str, Any]:
-    """Translate the arguments of timm's class `Cait`."""
+    """Translate the arguments of one of timm's classes, `Cait`, to those of its `VisionTransformer`."""
     arguments = without(given, "Cait", "depth_token_only", "mlp_ratio_token_only", "pos_drop_rate")
     one_of("global_pool", given.get("global_pool", "token"), {"token": "class token"})
     width, ratio = given.get("embed_dim", 768), given.get("mlp_ratio_token_only", 4.0)
@@ -155,9 +155,9 @@ def _is_sapiens2(given: Arguments) -> bool:
 
 
 def naflex(given: Arguments) -> dict[str, Any]:
-    """Translate the arguments of timm's class `NaFlexVit` to those of `VisionTransformer`, at one image size.
+    """Translate the arguments of one of timm's classes, `NaFlexVit`, to those of `VisionTransformer`.
 
-    Positions are a grid, whatever the image size.
+    It is the model at one image size; its positions are a grid, whatever that size.
     """
     positions = ("pos_embed_grid_size", "pos_embed_interp_mode", "pos_embed_ar_preserving")
     kept = ("class_token", "reg_tokens", "fc_norm", "final_norm", "qk_norm", "act_layer", "pool_include_prefix")
@@ -178,7 +178,10 @@ def naflex(given: Arguments) -> dict[str, Any]:
 
 
 def _rotation(given: Arguments) -> dict[str, Any]:
-    """Translate the arguments of timm's class `Eva` that say how queries and keys are rotated."""
+    """Translate those arguments of one of timm's classes that say how queries and keys are rotated.
+
+    The class is `Eva`.
+    """
     kind = one_of("rope_type", given.get("rope_type", "cat"), {"cat": "axial", "mixed": "mixed", "dinov3": "dinov3"})
     if check_bool("rope_rotate_half", given.get("rope_rotate_half", False)) != (kind == "dinov3"):
         raise CheckpointError("timm's rope_rotate_half is supported with rope_type='dinov3', and not without it")
@@ -213,7 +216,10 @@ def shared_arguments(config: ViTConfig, hidden: int) -> dict[str, Any]:
 
 
 def beit_arguments(config: ViTConfig) -> dict[str, Any]:
-    """Write the arguments by which timm's class `Beit` builds a model: class token, a norm after a mean."""
+    """Return the arguments with which one of timm's classes, `Beit`, builds the model of a config.
+
+    It has a class token; if it pools the mean, its norm comes after.
+    """
     mean = config.pool == "mean"
     held = {"class_token": (True,), "registers": (0,), "qk_norm": (False,), "swiglu": (False,), "activation": ("gelu",)}
     held |= {"embedding_norm": (False,), "final_norm": (not mean,), "fc_norm": (mean,), "norm_eps": (1e-6,)}
@@ -294,7 +300,7 @@ def check_bool(name: str, value: object) -> bool:
 
 
 def is_dropout(argument: str) -> bool:
-    """Return whether one of the `model_args` in timm's files is a dropout rate, which matters for training alone.
+    """Return whether an argument of timm's classes is a dropout rate, which matters for training alone.
 
     >>> is_dropout("drop_path_rate"), is_dropout("attn_drop_rate"), is_dropout("global_pool")
     (True, True, False)

@@ -257,7 +257,7 @@ def read_pair(value: Any) -> tuple[int, int]:
 
 
 def unsupported_kind(kind: Any) -> CheckpointError:
-    """Return the error for a Hugging Face config whose `model_type` is missing or not one of those that are read."""
+    """Say which `model_type` a Hugging Face config may have: the error for one that is missing or another."""
     if kind is None:
         return CheckpointError("config.json names no model_type: get it again, or load the weights without it")
     known = ", ".join((*MODEL_TYPES, *CLIPS))

@@ -127,7 +127,10 @@ def read_huggingface(sidecar: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_open_clip(sidecar: Mapping[str, Any]) -> dict[str, Any]:
-    """Read `text_cfg` of `open_clip_config.json`; without one, the fields that all of OpenAI's towers share."""
+    """Read the config of an OpenCLIP text tower; without one, the fields that all of OpenAI's text towers share.
+
+    The config is `text_cfg` of `open_clip_config.json`.
+    """
     if not sidecar:
         return {"norm_eps": 1e-5, "causal": True, "pool": "largest", "end_token": 0}
     model = sidecar.get("model_cfg") or {}

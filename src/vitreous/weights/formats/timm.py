@@ -116,7 +116,7 @@ WRAPPER = ("vitreous", "model_type", "transformers_version", "torch_dtype", "dty
 
 
 def read_config(sidecar: Mapping[str, Any]) -> Allowed:
-    """Read timm's `config.json` as timm does: the architecture's arguments, `pretrained_cfg`, then `model_args`."""
+    """Read the config of a file in timm's format as timm does: architecture, `pretrained_cfg`, then `model_args`."""
     name, pretrained = sidecar.get("architecture"), sidecar.get("pretrained_cfg", sidecar)
     if not isinstance(name, str):
         raise CheckpointError("config.json names no architecture of timm's: pass --assume architecture=NAME")
