@@ -102,7 +102,7 @@ def run_benchmark(
 
 
 def check(name: str, logits: Tensor, truth: Tensor, precision: str) -> float:
-    """Check logits before the benchmark is run: return their difference from ours in fp32; raise if it is too large.
+    """Check one library's logits in a benchmark's run: return the difference from ours in fp32; raise if too large.
 
     >>> round(check("timm", torch.tensor([1.0, 2.0002]), torch.tensor([1.0, 2.0]), "bf16"), 4)
     0.0001
@@ -154,7 +154,7 @@ def _build(
     truth: Tensor,
     note: Callable[[str], object],
 ) -> tuple[dict[str, Compute], dict[str, float], dict[str, str]]:
-    """Build every contender that a benchmark runs; return calls, differences from ours, and why others are left out."""
+    """Prepare a benchmark's run: each library's call, its difference from ours, and why others are left out."""
     runs: dict[str, Compute] = {}
     errors: dict[str, float] = {}
     left_out: dict[str, str] = {}
@@ -191,7 +191,7 @@ def _forward(run: Compute, x: Tensor, setting: Setting) -> Tensor:
 
 
 def _call(run: Compute, module: nn.Module | None, x: Tensor, setting: Setting) -> Call:
-    """Make the call that the benchmark times for a contender: a forward pass, or a training step."""
+    """Make the call that a benchmark's run times for one library: a forward pass, or a training step."""
     if setting.train:
         assert module is not None
         return training_step(run, module, x, setting)

@@ -51,7 +51,7 @@ class BenchmarkResult:
 
     @property
     def images_at_ceiling(self) -> float:
-        """The figure that a benchmark's table states below its rows as their limit: images a second.
+        """The images a second that the note below a benchmark's table states as possible.
 
         It counts the FLOPs of the whole network, at the rate of the fastest matrix product.
         """

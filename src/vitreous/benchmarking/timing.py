@@ -106,7 +106,7 @@ def noise(spreads: Mapping[str, float], load: float | None, cores: int) -> list[
 
 
 def load_average() -> float | None:
-    """Return the load average over the last minute, before a benchmark; None if the system has none."""
+    """Return the load that disturbs the timing: its average over the last minute; None if the system has none."""
     try:
         return os.getloadavg()[0]
     except (AttributeError, OSError):

@@ -237,7 +237,7 @@ def _hidden_labels(answer: Answer) -> list[str]:
 
 
 def _many(answers: list[Answer], probability: str) -> list[list[str]]:
-    """Return classify's table for many images, a row for each, the header first."""
+    """List the rows that the command `classify` prints for many images, the header first."""
     if answers[0].numbers is not None:
         return [["image", *answers[0].numbers], *([a.image, *(value for _, value in a.rows())] for a in answers)]
     if answers[0].labels is not None:

@@ -102,7 +102,7 @@ def write_folder(
     console: Console,
     as_json: bool = False,
 ) -> None:
-    """Write this process's parts of a folder, and print on the console how far it is and what came of it.
+    """Show the progress on the console while this process writes its parts of a folder, then what came of it.
 
     Of several processes, the first one alone prints the problems and the summary.
     """

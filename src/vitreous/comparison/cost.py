@@ -177,7 +177,7 @@ def time_update(parts: TrainingParts) -> float:
 
 
 def time_evaluation(parts: TrainingParts) -> float:
-    """Measure the seconds of an evaluation for a budget of minutes; the first one, which compiles, does not count."""
+    """Measure what an evaluation costs a budget of minutes, in seconds; the first, which compiles, does not count."""
     parts.evaluate()
     before = time.perf_counter()
     parts.evaluate()

@@ -40,7 +40,10 @@ class Scorer:
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """The ways to remove patches by which maps are scored: without a class token there must be a patch to read."""
+        """The operators for which each heat map gets scores; without a class token there must be a patch to read.
+
+        They are ways to remove patches.
+        """
         return OPERATORS if getattr(self.model.config, "class_token", False) else OPERATORS[:-1]
 
     def maps(self, x: Tensor, target: int, model: nn.Module | None = None) -> tuple[Tensor, list[float]]:

@@ -63,7 +63,7 @@ class MapComparison:
 
     @property
     def markdown(self) -> str:
-        """What `compare_maps` found, as Markdown."""
+        """What comparing a model's heat maps has shown, as Markdown."""
         return as_markdown(self.table)
 
     @property
@@ -88,7 +88,7 @@ def compare_maps(
     device: str = "auto",
     progress: Progress = lambda what, done, total: None,
 ) -> MapComparison | None:
-    """Run a comparison of heat maps: is each method's map faithful, is it on the object, and what does it cost?
+    """Compare the heat maps of one model: is each method's faithful, is it on the object, and what does it cost?
 
     All methods run on the same images.
 

@@ -98,7 +98,7 @@ def _score_classes(study: Study, models: Mapping[str, Model], starts: Mapping[st
 
 
 def _score_task(study: Study, models: Mapping[str, Model], starts: Mapping[str, str]) -> _Scored:
-    """Gather the results of a finished study whose task is not classify, from the predictions of its runs."""
+    """Gather the results of a finished study that does not classify, from what its runs predicted."""
     task, main = study.task, SCORES[study.task].main
     answers = {name: [TaskPredictions.read(run.folder / PREDICTIONS) for run in study.runs(name)] for name in models}
     rows = {name: np.stack([each.rows for each in seeds]) for name, seeds in answers.items()}  # [s n m]

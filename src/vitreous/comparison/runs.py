@@ -159,7 +159,7 @@ class TaskPredictions:
     """The images' labels or numbers `[n k]`; empty for masks, whose rows have counted them."""
 
     def write(self, path: Path) -> Path:
-        """Write the predictions of a study's run whose task is not classify as an npz file."""
+        """Write what one of a study's runs predicted as an npz file, for a task other than classify."""
         return write_arrays(path, {"rows": self.rows, "targets": self.targets})
 
     @classmethod
@@ -179,7 +179,10 @@ def predict(model: Model, data: ImageDataset, *, device: str = "auto", precision
 
 
 def predict_task(model: Model, data: ImageDataset, *, device: str = "auto", precision: str = "fp32") -> TaskPredictions:
-    """Predict the test images of a study's run whose task is not classify in one pass; keep a row of scores of each."""
+    """Predict a run's test images, once it is trained, in one pass, for a task other than classify.
+
+    A row of scores of each is kept.
+    """
     score = SCORES[data.task].rows
     rows = [score(outputs, part.to(outputs.device)).cpu() for outputs, part in _outputs(model, data, device, precision)]
     targets = np.zeros((len(data), 0), np.float32) if data.targets is None else data.targets

@@ -56,11 +56,11 @@ class Study:
 
     @property
     def names(self) -> dict[str, str]:
-        """The names by which the study's tables, pages and folders call its models, by label."""
+        """What a study calls its models in tables, pages and folders, by label."""
         return display_names([entrant.label for entrant in self.entrants])
 
     def runs(self, name: str | None = None) -> list[Run]:
-        """List the runs of a study, or of one model; seed by seed, so that a study cut short treats all alike."""
+        """List models × seeds of a study, or one model's; seed by seed, so that a study cut short treats all alike."""
         names = self.names
         return [
             Run(entrant, replace(config, seed=seed), self.folder / "runs" / f"{slug(names[entrant.label])}-seed{seed}")
@@ -81,7 +81,7 @@ class Study:
         return len({entrant.pretrained for entrant in self.entrants}) == 1
 
     def first_models(self) -> dict[str, Model]:
-        """Load the models of a finished study by name, each as trained with the first seed."""
+        """Load a study's models from its folder by name, each as trained with the first seed."""
         names = self.names
         return {names[run.entrant.label]: load(run.folder / "model") for run in self.runs() if run.config.seed == 0}
 
@@ -253,7 +253,10 @@ def _fine_tuned(data: str, quoted: tuple[float, float], epochs: int) -> StudyPar
 def _from_scratch(
     data: str, recipe: str, quoted: float, models: tuple[str, ...] = FEMTO, report: str = FEMTO[0]
 ) -> StudyPart:
-    """Make one dataset's part of a named study of models trained from scratch; `report` is the report's, or nearest."""
+    """Define one dataset's part of a study in `STUDIES`, of models from scratch.
+
+    `report` is the model of the report, or the nearest.
+    """
     # as report 001 states: its small ViT, 32 px, 20 epochs, batch 64, cosine from 1e-3, shifts up to 5 %
     budget = Budget(data=data, recipe=recipe, epochs=20, batch_size=64)
     get = "torchvision downloads it on first use: run this with a network"

@@ -35,7 +35,7 @@ def spell_figure(name: str, value: float) -> str:
 
 
 def spell_gap(task: str, size: float) -> str:
-    """Write the difference between two models' scores of labels, numbers or masks.
+    """Write by how much two models' task scores differ, with the unit that labels, numbers or masks have.
 
     >>> spell_gap("segment", 0.0125), spell_gap("regress", 0.0125)
     ('1.25 points of mean IoU', '0.013 of R²')
@@ -149,7 +149,7 @@ def _ious(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _nanmean(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Average scores of the segment task, the IoUs of classes, over the last axis without those that are nan.
+    """Average task scores, the classes' IoUs by which a comparison ranks models, over the last axis without nan.
 
     The mean of nothing but nan is 0.
     """

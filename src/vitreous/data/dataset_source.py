@@ -36,11 +36,17 @@ class DatasetSource:
     """One of `TASKS`."""
 
     def spelled(self, split: str, without: Collection[str] = ()) -> str | None:
-        """Return a `DatasetSource`'s own name for a split, None if missing; names in `without` are in use already."""
+        """Return how this dataset source itself calls train, test or validation images, None if it has none.
+
+        Names in `without` are in use already.
+        """
         return next((name for name in SPLITS[split] if name in self.splits and name not in without), None)
 
     def open(self, split: str) -> ImageDataset:
-        """Open from a `DatasetSource` one split, or several joined by `+`; a source without splits is a test split."""
+        """Open the part of a dataset source that `split` names, or several joined by `+`.
+
+        A source without splits is a test split.
+        """
         parts = split_parts(split)
         if parts == ["test"] and self.whole is not None:
             return self.whole()

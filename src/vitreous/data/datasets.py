@@ -59,7 +59,7 @@ def open_dataset(
 
 
 def find_source(name: str | Path, root: Path | None = None, task: str | None = None) -> DatasetSource:
-    """Resolve a dataset's name: one of `DATASETS`, a local folder or file, or one on the Hub.
+    """Resolve a name among all datasets: one of `DATASETS`, a local folder or file, or one on the Hub.
 
     A name of `DATASETS` that is a folder here too raises: `./NAME` is the folder.
 
@@ -74,13 +74,13 @@ def find_source(name: str | Path, root: Path | None = None, task: str | None = N
 
 
 def _may_hold_images(folder: Path) -> bool:
-    """Return whether a folder with a name of `DATASETS` may be meant instead: not an empty one, nor a run or study."""
+    """Return whether a folder named like one of the datasets may be meant: not an empty one, nor a run or study."""
     signs = ("run.lock", "study.json", "*/study.json")  # of a run, a study, and one of several datasets
     return any(folder.iterdir()) and not any(any(folder.glob(sign)) for sign in signs)
 
 
 def _find_source(name: str | Path, root: Path | None, task: str | None) -> DatasetSource:
-    """Find a dataset by its name, folder or file; it may be of another task."""
+    """Look a name up among all datasets: known ones, folders, tables, the Hub's; the task may be another."""
     path = Path(name).expanduser()
     if isinstance(name, str) and name in DATASETS:
         if path.is_dir() and _may_hold_images(path):
@@ -122,7 +122,7 @@ def _build(build: Callable[[Path, str], ImageDataset], root: Path, split: str) -
 
 
 def data_root() -> Path:
-    """Return the folder that the datasets of `DATASETS` are downloaded to: `VITREOUS_DATA`, else the user's cache."""
+    """Return the folder that holds all datasets by default: `VITREOUS_DATA`, else one in the user's cache."""
     return Path(os.environ.get("VITREOUS_DATA") or Path.home() / ".cache/vitreous/data")
 
 

@@ -101,7 +101,7 @@ def decode(
 def _fill(
     pixels: np.ndarray, data: ImageDataset, preprocess: Preprocess, progress: Callable[[int], object]
 ) -> dict[int, str]:
-    """Decode all images of a dataset; return the indices of those that cannot be read, with the reasons."""
+    """Fill the array of decoded images with a whole dataset; return which cannot be read, with the reasons."""
     problems: dict[int, str] = {}
     for i, view in enumerate(prefetch(partial(_view, data, preprocess), range(len(data)), waiting=256)):
         if isinstance(view, ImageError):

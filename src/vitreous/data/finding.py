@@ -144,7 +144,7 @@ def nearest_path(path: Path) -> str:
 
 
 def _members(archive: Path, asked: str, given: str) -> list[str]:
-    """Find images inside an archive by a path, a folder or a pattern in it, or else all, in natural order."""
+    """Find images by path, folder or pattern, or else all, in natural order, where the folder is a zip or tar."""
     try:
         members = list_members(archive)
     except ArchiveError as error:

@@ -248,7 +248,7 @@ def _joined(functions: tuple[Callable[[int], Any], ...], ends: tuple[int, ...], 
 
 
 def _renumbered(mask: Callable[[int], Image], order: tuple[int | None, ...], i: int) -> Image:
-    """Return an image's mask for an `ImageDataset` with another order of classes; 255 for those that it leaves out."""
+    """Renumber the pixels of an `ImageDataset`'s image for another order of classes; 255 for those it leaves out."""
     table = [255 if new is None else new for new in order]
     return mask(i).point([*table, *[255] * (256 - len(table))])
 

@@ -209,7 +209,7 @@ def reason_of(error: Exception, limit_pixels: int = LIMIT_PIXELS) -> str:
 
 
 def _too_large(size: str, limit_pixels: int) -> str:
-    """Write the reason that an `ImageError` gives for not reading an image that is too large."""
+    """Say in an `ImageError` why an image is not read: it has too many bytes or pixels."""
     return f"too large: {size}, the limit is {limit_pixels:,}; make it smaller first"
 
 
@@ -247,7 +247,10 @@ def _open_stream(source: str | Path | bytes | BinaryIO, name: str) -> AbstractCo
 
 
 def read_standard_input() -> bytes:
-    """Read an image's bytes from standard input, the source that is named `-`; raise if they exceed the limit."""
+    """Read the bytes of the image named `-` as a file's are read; raise if they are too many.
+
+    They are what is piped to standard input.
+    """
     if sys.stdin is None or sys.stdin.isatty():
         raise ImageError("standard input", "nothing is piped in: `vitreous classify - < photo.jpg` reads an image")
     data: bytes = sys.stdin.buffer.read(LIMIT_BYTES + 1)
@@ -304,7 +307,7 @@ def _open_image(stream: ReadLimitedFile, name: str) -> Image.Image:
 
 
 def _check_size(width: int, height: int, name: str, limit_pixels: int) -> None:
-    """Check the size of an image before its pixels are read: raise `ImageError` if they are too many, or none."""
+    """Raise `ImageError` on reading an image whose header states too many pixels, or none."""
     if width * height > limit_pixels:
         raise ImageError(name, _too_large(f"{width}×{height} is {width * height:,} pixels", limit_pixels))
     if width * height == 0:

@@ -43,7 +43,7 @@ COLOURS = ("#e69f00", "#56b4e9", "#009e73", "#d55e00", "#0072b2", "#cc79a7", "#f
 
 
 def class_colours(count: int) -> NDArray[np.uint8]:
-    """Choose the colours in which masks are drawn, one for each class: `[k 3]`.
+    """Choose the palette of masks, an RGB value for each class: `[k 3]`.
 
     Beyond eight they are hues a golden angle apart, in four tones.
 
@@ -176,7 +176,7 @@ def _number(word: str) -> int:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make a dictionary of the JSON that names the values or colours of masks; raise if one comes twice."""
+    """Make a dictionary that names the values or colours of masks from the pairs in JSON; raise if one comes twice."""
     for i, (key, _) in enumerate(pairs):
         if any(key == other for other, _ in pairs[:i]):
             raise ValueError(f"{key!r} stands there twice")
@@ -184,7 +184,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def name_values(values: list[int], name: str) -> MaskValues:
-    """Name the classes of masks without a file of names by the values that occur.
+    """Name the classes of masks after the values in their pixels, for lack of other names.
 
     >>> name_values([0, 2, 255], "zoo").class_names
     ('class 0', 'class 2')
@@ -244,14 +244,14 @@ def mask_colours(classes: int) -> list[str]:
 
 
 def palette_image(mask: NDArray[np.uint8], classes: int) -> Image:
-    """Draw any mask, labelled or predicted, as a palette image in the colours of its classes."""
+    """Turn any mask, labelled or predicted, into an indexed image with a palette for the mask's classes."""
     image = fromarray(mask).copy()
     image.putpalette(b"".join(bytes.fromhex(colour.removeprefix("#")) for colour in mask_colours(classes)))
     return image
 
 
 def draw_mask(image: Image, mask: NDArray[np.uint8], classes: int, opacity: float = 0.5) -> Image:
-    """Draw a mask over its image, which may be smaller: its colours where there are classes, the image elsewhere."""
+    """Draw a mask over its image, which may be smaller: tinted where the mask has a class, as it is elsewhere."""
     small = np.asarray(fromarray(mask).resize(image.size, Resampling.NEAREST))
     mixed = blend(image.convert("RGB"), palette_image(small, classes).convert("RGB"), opacity)
     mixed.paste(image, mask=fromarray(np.where(small == IGNORE, np.uint8(255), np.uint8(0))))

@@ -114,7 +114,10 @@ def _draw(key: str, seed: int) -> float:
 
 
 def _keys(data: ImageDataset, folder: Path | None) -> list[str]:
-    """Return each image's key for holding some out, whatever the folder's path: path below it, row, or number."""
+    """Return each image's key for splitting a dataset in two, whatever the folder's path.
+
+    It is the path below that folder, the row, or the number.
+    """
     names = [data.describe(i) for i in range(len(data))]
     return names if folder is None else [Path(name).relative_to(folder).as_posix() for name in names]
 
@@ -143,7 +146,7 @@ def _check_learnable(data: ImageDataset, source: DatasetSource) -> None:
 
 
 def check_targets(train: ImageDataset) -> None:
-    """Raise if an opened split has a label that no image has, or only one, which all have; and as `check_numbers`."""
+    """Raise if the train split has a label that no image has, or only one, which all have; and as `check_numbers`."""
     if train.targets is None:
         return
     if train.task == "regress":
@@ -157,7 +160,7 @@ def check_targets(train: ImageDataset) -> None:
 
 
 def check_numbers(names: Sequence[str], numbers: NDArray[np.float32]) -> None:
-    """Raise if a number of an opened split, `[n k]`, is the same for all images, or too coarse in float32 to learn.
+    """Raise if a number of the train split, `[n k]`, is the same for all images, or too coarse in float32 to learn.
 
     It is too coarse if its values differ by little more than float32 can hold.
     """

@@ -42,7 +42,7 @@ def draw_dataset(dataset: ImageDataset, name: str) -> tuple[Figure, str]:
 
 
 def _members(dataset: ImageDataset) -> dict[int, Sequence[int]]:
-    """List the dataset's images to draw samples of: of each class or label, of each number by size, or with masks."""
+    """List what a figure may show as a dataset's samples: images by class or label, by a number's size, with masks."""
     if dataset.targets is None:
         found: dict[int, list[int]] = {}
         for i, label in enumerate(dataset.labels):
@@ -61,7 +61,7 @@ def _sample(dataset: ImageDataset, i: int) -> Image:
 
 
 def draw_samples(rows: Sequence[Sequence[ArrayLike]], names: Sequence[str], *, title: str = "") -> Figure:
-    """Draw some images of each class as square tiles, a row for each class: uint8 `[height width 3]` each.
+    """Draw a dataset's samples as square tiles, a row for each class: uint8 `[height width 3]` each.
 
     The name of the class stands beside its row, and images are cut to squares.
 
@@ -90,7 +90,7 @@ def draw_samples(rows: Sequence[Sequence[ArrayLike]], names: Sequence[str], *, t
 
 
 def _square(image: Bytes) -> Bytes:
-    """Cut an image to a square tile: the largest at its centre."""
+    """Cut an image to a square tile of the drawn samples: the largest at its centre."""
     height, width, _ = image.shape
     side = min(height, width)
     top, left = (height - side) // 2, (width - side) // 2

@@ -106,9 +106,9 @@ def _panels(result: Map, image: Bytes, title: str) -> Figure:
 
 
 def _prefix_shares(result: Map) -> np.ndarray:
-    """Return what is drawn after each panel's name: the share of attention to tokens that no panel of a `Map` shows.
+    """Write the share of each panel's attention that is not on patches, to draw a result of the kind `Map`.
 
-    These tokens stand before the patches.
+    It is that of the tokens before the patches, and is drawn after the panel's name.
     """
     values = select(result.values, result.axes, result.at, result.panels, result.prefix)
     if not result.prefix:
@@ -135,13 +135,13 @@ def _bars(result: Bars) -> Figure:
 
 
 def _steps(result: Steps) -> Figure:
-    """Choose what is drawn of `Steps`: the logit lens, with the first class's probability."""
+    """Draw the kind of result `Steps`: the logit lens, with the first class's probability."""
     target, label = result.curves[0], result.names["class"][0]
     return draw_lens(result.steps, result.answers, result.probabilities, target, label, title=result.title)
 
 
 def _removal(result: Removal) -> Figure:
-    """Choose what is drawn of a `Removal`: up to five answers, with the first map's patches hidden or shown alone."""
+    """Draw the kind of result `Removal`: up to five answers, with the first map's patches hidden or shown alone."""
     shown = min(5, len(result.labels))
     hidden, alone = result.hidden[0, :, :shown], result.alone[0, :, :shown]
     return draw_removal(result.counts, hidden, alone, result.labels[:shown], title=result.title, note=result.sentence())

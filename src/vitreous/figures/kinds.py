@@ -60,14 +60,14 @@ class Map:
     kind = "map"
 
     def shown(self, keep: Sequence[Axis] = ()) -> Floats:
-        """Return the values that a result of the kind `Map` shows: `[*keep r c]`, or `[*keep r c 3]` for colours."""
+        """Return the values of a result if its kind is `Map`, as chosen: `[*keep r c]`, `[*keep r c 3]` for colours."""
         values = select(self.values, self.axes, self.at, keep, self.prefix)
         tail = (3,) if self.colours else ()
         patches = values if self.colours else values[..., self.prefix :]
         return patches.reshape(*values.shape[: len(keep)], *self.grid, *tail)
 
     def left_out(self, block: int | None = None) -> tuple[int, ...]:
-        """List the patches that a result of the kind `Map` leaves out of its colours, in one block or the one shown."""
+        """List the patches without a colour in a result if its kind is `Map`, in one block or the one shown."""
         block = self.at.get("block") if block is None else block
         early = "block" in self.axes and block is not None and block < self.outliers_from
         return () if early else self.outliers
@@ -109,7 +109,7 @@ class Matrix:
     kind = "matrix"
 
     def shown(self) -> Floats:
-        """Return the values that a result of the kind `Matrix` shows, scaled: `[rows columns]`."""
+        """Return the values of a result if its kind is `Matrix`, as chosen and scaled: `[rows columns]`."""
         values = select(self.values, self.axes, self.at)
         return SCALES[self.scale](values)
 
@@ -230,7 +230,7 @@ class Removal:
     kind = "removal"
 
     def sentence(self) -> str:
-        """Write the sentence of a `Removal`, a kind of result: what hiding patches does to an answer.
+        """Write the sentence that a result has if its kind is `Removal`: what hiding patches does to an answer.
 
         Its end says whether the map does better than random and central patches.
         """

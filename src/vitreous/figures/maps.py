@@ -131,7 +131,7 @@ def draw_maps(
 
 
 def draw_overlay(image: ArrayLike, heat: ArrayLike | None = None) -> Figure:
-    """Draw a heat map `[rows columns]` over a small image `[height width 3]`, or the image bare; no card and no margin.
+    """Draw one heat map `[rows columns]` over its image `[height width 3]`, or that alone; no card and no margin.
 
     >>> len(draw_overlay(np.zeros((32, 32, 3), np.uint8), np.random.rand(4, 4)).axes)
     1
@@ -161,7 +161,7 @@ def draw_grid(
     axis_names: tuple[str, str] = ("block", "head"),
     outliers: Sequence[Sequence[int]] = (),
 ) -> Figure:
-    """Draw many tiny maps `[n m rows columns]`, such as those of every head in every block, each with its own scale.
+    """Draw a grid of heat maps `[n m rows columns]`, such as every head's in every block, each with its own scale.
 
     `outliers` are patches of each row of tiles that are grey and left out of the scales.
 

@@ -202,7 +202,7 @@ class Sheet(Figure):
         return self.text((left + PADDING) / across, 1 - (top + self.top) / down, text, **options)
 
     def rule(self, top: float) -> None:
-        """Rule a thin line across a card's body, styled as the frames of figures are."""
+        """Rule a thin line across a `Sheet`, the card whose style all figures share."""
         across, down = self.get_size_inches()
         height = 1 - (top + self.top) / down
         ends = [PADDING / across, 1 - PADDING / across]

@@ -56,7 +56,7 @@ def fit_contributions(masks: Tensor, scores: Tensor, kinds: Sequence[Hashable], 
 def _fit(
     fixed: Tensor, seen: Tensor, scored: Tensor, prior: Tensor, known: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Compute mean and variance of contributions `[n]`, and the fitted scores `[m]`; None if `known` has no weight.
+    """Fit contributions of patches: their mean and variance `[n]`, and the scores `[m]`; None if `known` has no weight.
 
     `known` is the prior map, if it is the last of the fixed effects. The variance of the noise is replaced by that of
     each score's own residual (a sandwich estimate), divided by 1 − its share in its own fit: its expectation is then

@@ -361,7 +361,9 @@ def evidence_map(model: Model, x: Tensor, target: int) -> Tensor:
 
 
 def stage(model: ResNet, side: int) -> int:
-    """Choose for the comparison's page a ResNet's last stage whose Grad-CAM is not too coarse for `side` pixels.
+    """Choose the ResNet stage that a page of compared models shows: the last not too coarse for `side` pixels.
+
+    It is the stage that Grad-CAM takes.
 
     >>> from vitreous.models.resnet import resnet_config
     >>> small, usual = ResNet(resnet_config("resnet18_small")), ResNet(resnet_config("resnet18"))

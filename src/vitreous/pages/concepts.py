@@ -62,7 +62,7 @@ class Concepts:
     def switched_off(
         self, model: ViT, concepts: SupportsIndex | Iterable[SupportsIndex]
     ) -> AbstractContextManager[None]:
-        """Switch a concept off, or several together: inside the `with`, the model's calls go without their part."""
+        """Switch one or several of the page's concepts off: in the `with`, the model's calls go without their part."""
         return switched_off(model, self.block, self.autoencoder, concepts)
 
     def describe(self, concept: Concept) -> list[tuple[str, float]]:

@@ -159,7 +159,7 @@ def _vectors(model: ViT) -> Iterator[tuple[str, Tensor]]:
 
 
 def pack_network(model: ViT, precision: LivePrecision = "fp16") -> Payload:
-    """Pack a network for a live page: matrices in a precision, everything else as it is, config, kernels, constants.
+    """Put the network into a live page: matrices in a precision, everything else as it is, config, kernels, constants.
 
     16-bit floats are stored as all their low bytes, then all their high ones, which gzip makes a tenth smaller.
     """

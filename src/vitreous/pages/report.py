@@ -94,7 +94,7 @@ def _join(payloads: Sequence[Payload], model: Model) -> None:
 
 
 def _summary(model: Model) -> str:
-    """Describe the model in a line of the report: family, size, parameters."""
+    """Describe the model in one line of the report's page: family, size, parameters."""
     parameters = sum(p.numel() for p in model.parameters())
     config: Any = model.config
     size = f"{config.depth} layers"
@@ -165,7 +165,10 @@ def report_header(inspection: Inspection) -> dict[str, Any]:
 
 
 def _asked(inspection: Inspection, index: int) -> dict[str, float]:
-    """State what the report's maps of a class explain: its probability, or a number and the size of one log-odds."""
+    """State in the report's header what maps of a class explain: its probability, or a number.
+
+    With the number stands the size of one log-odds.
+    """
     logits = inspection.logits.double()
     if inspection.output is None:
         return {"probability": float(logits.softmax(dim=-1)[index])}
@@ -184,7 +187,7 @@ def _describe_image(inspection: Inspection, image: pillow.Image) -> dict[str, An
 
 
 def _artifacts(inspection: Inspection) -> dict[str, Any] | None:
-    """Describe an image's artifacts for the report: which patches, and the sentence that says so."""
+    """Write what the page's report says of an image's artifacts: which patches, and a sentence."""
     if inspection.image is None or not (found := inspection.artifacts):
         return None
     said = describe_artifacts(str(len(found.patches)), str(found.block), f"{found.norm:.0f}", f"{found.usual:.0f}")

@@ -115,7 +115,7 @@ def summary(config: TrainConfig, rows: Sequence[Row] = ()) -> str:
 
 
 def task_of(rows: Sequence[Row]) -> str:
-    """Return what a run learns, by the figures in its metrics.
+    """Return which task the page of a run is about, by the figures in the run's metrics.
 
     >>> task_of([{"epoch": 1, "test_map": 0.5}]), task_of([{"epoch": 1, "test_mae": 2.0}]), task_of([])
     ('multilabel', 'regress', 'classify')

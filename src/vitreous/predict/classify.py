@@ -96,7 +96,7 @@ class Answer:
         return [(p.class_name, f"{p.probability:6.1%}{'  present' * bool(p.present)}") for p in self.predictions]
 
     def brief(self) -> str:
-        """Sum up in a line what `classify` predicts for an image: three largest classes, labels present, or numbers."""
+        """Sum up in a line what is predicted for an image: three largest classes, labels present, or numbers."""
         if self.numbers is not None:
             return ", ".join(f"{name} {value}" for name, value in self.rows())
         if self.labels is not None:
@@ -104,7 +104,10 @@ class Answer:
         return ", ".join(map(str, (self.predictions if self.shares is None else self.shares)[:3]))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what `classify` predicts for one image as JSON values; the pixels of a mask are left out."""
+        """Return what is predicted for one image, classes, labels, numbers or shares, as JSON values.
+
+        The pixels of a mask are left out.
+        """
         values: dict[str, Any] = {"image": self.image}
         if self.numbers is not None:
             return values | {"numbers": self.numbers}
@@ -154,7 +157,10 @@ class Answers(list[Answer]):
 
 
 def thumbnail(source: ImageLike | None, mask: NDArray[np.uint8] | None = None, classes: int = 0) -> str:
-    """Make the HTML image beside an answer of `classify`, with its mask; empty if it cannot be read (any more)."""
+    """Make the thumbnail beside a prediction of `classify` in a notebook; empty if it cannot be read (any more).
+
+    It is an `<img>` element, with the mask if there is one.
+    """
     if source is None:
         return ""
     if isinstance(source, str) and is_web_address(source) and mask is None:  # the notebook's browser shows it itself
@@ -282,7 +288,7 @@ def _numbers(outputs: Tensor, card: Card, top: int, preprocess: Preprocess, size
 
 
 def _mask(logits: Tensor, card: Card, top: int, preprocess: Preprocess, size: Size) -> Answer:
-    """Make the `Answer` of `classify` for a model that segments: a mask and its shares, from logits `[k h w]`."""
+    """Make the answer of `classify` if it has to name a class for each pixel, from logits `[k h w]`."""
     mask = full_mask(logits, preprocess, *size)
     shares = tuple(ClassShare(i, card.label(i), share) for i, share in class_shares(mask, len(logits)).items())
     return Answer("", shares=shares, mask=mask, classes=len(logits))

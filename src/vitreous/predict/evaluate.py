@@ -79,7 +79,7 @@ def evaluate(
     compute: Compute | None = None,
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> Evaluation | TaskEvaluation:
-    """Measure a model on labelled images: accuracy and calibration, or what fits its task.
+    """Measure a model's predictions on labelled images: accuracy and calibration, or what fits its task.
 
     Several labels are measured by mean average precision and F1, numbers by R² and their errors, masks by IoU, pixel
     accuracy and the F of boundaries; the data must have such targets, by the model's names.
@@ -198,7 +198,7 @@ def _other_task(card: Card, name: str | Path, task: str) -> ValueError:
 
 
 def _with_names(data: ImageDataset, card: Card, classes: int) -> ImageDataset:
-    """Return the data to evaluate on with its labels, numbers or pixel classes in the model's order."""
+    """Prepare data to evaluate predictions by: its labels, numbers or pixel classes are ordered as the model's."""
     if card.class_names is None:
         if len(data.class_names) != classes:
             raise ValueError(
@@ -214,7 +214,10 @@ def _with_names(data: ImageDataset, card: Card, classes: int) -> ImageDataset:
 def open_unseen(
     name: str | Path, model: Model, root: Path | None = None, *, all_images: bool = False
 ) -> tuple[ImageDataset, str]:
-    """Open images to `evaluate` on that the model has not seen: test images, or those its training held out; say so."""
+    """Open images that a model has not seen, to evaluate its predictions on, with a remark.
+
+    They are test images, or those its training held out.
+    """
     source = _source(name, root, model.card)
     data = source.open("test")
     used = training_config(model)
@@ -269,20 +272,26 @@ def _is_same_data(name: str | Path, used: dict[str, Any], train_images: int, mod
 
 
 def _without_validation(used: dict[str, Any], train_images: int) -> int:
-    """Return how many train images the model that is evaluated could learn from: all but its share for validation."""
+    """Return how many train images a model may know whose predictions are evaluated: all but its validation share."""
     share = used.get("validation") or 0
     return train_images - (max(1, round(share * train_images)) if share else 0)
 
 
 def _count_learned(used: dict[str, Any], train_images: int, model: Model) -> int:
-    """Return how many images the model for `evaluate` learned from: its record leaves out unreadable ones."""
+    """Return how many images the model learned from whose predictions are evaluated.
+
+    Its record leaves out unreadable ones.
+    """
     most = _without_validation(used, train_images)
     recorded = (model.card.training or {}).get("training_images")
     return min(recorded, most) if isinstance(recorded, int) else most
 
 
 def training_config(model: Model) -> dict[str, Any] | None:
-    """Return for `evaluate` how the model to measure was trained, as settings: its record, or its run's config."""
+    """Return the settings that a model was trained with, to evaluate predictions on images it has not seen.
+
+    They are in its record, or in its run's config.
+    """
     record = model.card.training
     if isinstance(record, dict) and isinstance(record.get("config"), dict):
         return dict(record["config"])

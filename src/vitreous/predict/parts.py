@@ -162,7 +162,7 @@ class PartsFolder:
                 )
 
     def _remove_partial(self, rank: Rank) -> None:
-        """Remove partial files of a killed process: each process those of its own parts."""
+        """Remove what a killed process left of unfinished parts in the folder; each process those of its own parts."""
         for path in self.folder.glob(".*"):
             number = re.match(r"\.part-(\d+)\.parquet\.", path.name)
             if int(number[1]) % rank.world_size == rank.rank if number else rank.first and MANIFEST in path.name:
@@ -309,7 +309,7 @@ def classify_job(
 
 
 def fingerprint(model: Model) -> str:
-    """Hash all that determines the content of parts: weights, configuration, preprocessing, class names, thresholds.
+    """Hash all that determines predictions in parts: weights, config, preprocessing, class names, thresholds.
 
     >>> from vitreous.models.variants import variant
     >>> from vitreous.models.vit import ViT

@@ -195,7 +195,7 @@ def patch_features(model: Model, x: Tensor, blocks: Sequence[int] = ()) -> Tenso
 
 
 def patch_shape(model: Model) -> tuple[int, int, int]:
-    """Return rows, columns and width of the patch features that the pipeline returns."""
+    """Return the shape in which the inference pipeline brings back features of patches: rows, columns and width."""
     config = model.config
     if isinstance(config, TimmConfig):
         raise ValueError("a timm classifier has no patches that are known here: choose a ViT or ResNet")

@@ -38,7 +38,7 @@ class Scores:
     """What that figure is called in a sentence."""
 
     def format(self, value: float) -> str:
-        """Format the score that counts for a task."""
+        """Format a value of the score by which outputs of a task are measured first."""
         return f"{value:.3f}" if self.main in ("map", "r2") else f"{value:.2%}"
 
 
@@ -180,7 +180,7 @@ def variances(targets: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def mask_rows(logits: Tensor, masks: Tensor) -> Tensor:
-    """Compute each image's row of counts for the scores of masks, ignored pixels left out: `[b 3k+5]`.
+    """Count how each image's pixels fit their targets, as a row for scores; ignored ones are left out: `[b 3k+5]`.
 
     Correct, predicted and labelled pixels of each class; then boundary pixels of the prediction near the label's, all
     of the prediction's, of the label near the prediction's, all of the label's, and those hidden by ignored pixels.
@@ -205,7 +205,7 @@ def mask_rows(logits: Tensor, masks: Tensor) -> Tensor:
 
 
 def check_masks(masks: Tensor, classes: int) -> None:
-    """Raise if a mask to be scored has a class that the model does not have."""
+    """Check the targets of pixels before they are scored: raise if a class is not among the model's."""
     if (highest := masks.where(masks != IGNORE, 0)).numel() and highest.max() >= classes:
         raise ValueError(f"a mask has the value {highest.max()}: expected {classes} classes and {IGNORE} for none")
 
@@ -231,7 +231,7 @@ def boundary(mask: Tensor, valid: Tensor) -> Tensor:
 
 
 def mask_figures(rows: Tensor, targets: NDArray[np.float32] | Sequence[int] | None = None) -> dict[str, float]:
-    """Compute the scores of masks: mean IoU, pixel accuracy, and boundary F where most of the labels' boundaries count.
+    """Compute scores from counts of pixels: mean IoU, accuracy, and boundary F where most labelled boundaries count.
 
     >>> logits = torch.tensor([[[[2.0, 2.0], [2.0, 0.0]], [[1.0, 1.0], [1.0, 1.0]]]])  # [1 2 2 2]
     >>> mask_figures(mask_rows(logits, torch.tensor([[[0, 0], [1, 1]]])))

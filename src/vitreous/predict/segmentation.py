@@ -70,7 +70,7 @@ def _neighbours(length: int, seen: tuple[float, float], view: tuple[int, int]) -
 
 
 def class_shares(mask: NDArray[np.uint8], classes: int) -> dict[int, float]:
-    """Return which share of the pixels of any mask, labelled or predicted, each class has, the largest first.
+    """Return each class's share of the pixels in a segmentation, labelled or predicted, the largest first.
 
     Classes without any are left out.
 

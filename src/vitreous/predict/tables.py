@@ -265,7 +265,10 @@ def _write_token_table(
     dtype: np.dtype[Any],
     model_name: str,
 ) -> None:
-    """Write a Parquet table of patch features in groups of rows; `names` grows with `arrays`."""
+    """Write a table of patches as a Parquet file, in groups of rows; `names` grows with `arrays`.
+
+    Each row has the features of one image's patches.
+    """
     length = int(np.prod(shape))
     kinds = {"rows": pyarrow.int32(), "columns": pyarrow.int32()}
     kinds["features"] = pyarrow.list_(pyarrow.from_numpy_dtype(dtype), length)

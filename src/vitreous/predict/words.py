@@ -126,7 +126,10 @@ class TwoTowers:
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def asked(self, sentence: str) -> ViT:
-        """Return the model with a sentence as its first class, as `with_target` does; several threads may ask."""
+        """Return the CLIP or SigLIP with a user's words as its first class, as `with_target` does.
+
+        Several threads may ask.
+        """
         with self.lock:  # a tokenizer keeps the length that it cuts sentences to
             return with_target(self.model, sentence, self.classes, tower=self.tower)
 
@@ -201,7 +204,7 @@ def text_features(
 
 
 def embed_text(texts: str | Sequence[str], model: Model | str) -> Tensor:
-    """Return the features `[texts e]` of words or sentences, or `[e]` of one, in the space of a CLIP or SigLIP.
+    """Turn words or sentences into text features of a CLIP or SigLIP: `[texts e]`, or `[e]` of one.
 
     `embed` gives those of images; the cosine of the two is their similarity.
 
@@ -267,7 +270,7 @@ def check_sentences(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def read_words(words: Sequence[str], flag: str = "--classes") -> tuple[str, ...]:
-    """Read sentences to take as classes: the words themselves, or the lines of the one text file that they name.
+    """Read the words that a CLIP or SigLIP gets as classes: these, or the lines of the one text file that they name.
 
     >>> read_words(["a cat", "a dog"])
     ('a cat', 'a dog')
@@ -328,12 +331,12 @@ def _noted_words(names: Sequence[str], note: Callable[[str], object]) -> tuple[s
 
 
 def named_by_folders(model: Model, names: Sequence[str]) -> bool:
-    """Return whether a model's classes are words that were made of a dataset's class names, in their order."""
+    """Return whether the words that a CLIP or SigLIP has as classes were made of these folders' names, in order."""
     return isinstance(getattr(model, "head", None), SentenceHead) and model.card.class_names == folder_words(names)
 
 
 def folder_words(names: Sequence[str]) -> tuple[str, ...]:
-    """Return a dataset's class names as words; WordNet ids alone become ImageNet's names.
+    """Turn the names of class folders into words for a CLIP or SigLIP; WordNet ids alone become ImageNet's names.
 
     >>> folder_words(["n02123045_tabby_cat", "golden_retriever"]), folder_words(["n02123045", "n01440764"])
     (('tabby cat', 'golden retriever'), ('tabby', 'tench'))

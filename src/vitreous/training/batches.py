@@ -150,7 +150,7 @@ class BatchSource:
         return torch.stack([self._view(i) for i in indices]).to(self.device)
 
     def _error(self, i: int) -> str:
-        """Return why an image is left out of all batches, as it or its mask cannot be read; empty if both can."""
+        """Return why no batch can have an image: it or its mask cannot be read; empty if both can."""
         try:
             self._read(i)
         except ImageError as error:
@@ -158,12 +158,12 @@ class BatchSource:
         return ""
 
     def _view(self, i: int) -> Tensor:
-        """Return an image for a batch in which nothing is random, as in evaluation: the model's own view of it."""
+        """Read any image by its index for batches without randomness, as in evaluation: the model's own view of it."""
         image, mask = self._read(i)
         return cropped(image, self.preprocess, mask=mask)
 
     def _cropped(self, epoch: int, i: int, copy: int) -> Tensor:
-        """Return an image of an epoch's batch by its index, randomly cropped."""
+        """Read any image by its index for an epoch's batches, and crop it randomly."""
         random = CounterRandom.of(self.config.seed, epoch, torch.tensor([i]), copy)
         image, mask = self._read(i)
         return cropped(image, self.preprocess, self.crop, random, mask)
@@ -176,7 +176,7 @@ def cropped(
     random: CounterRandom | None = None,
     mask: Image | None = None,
 ) -> Tensor:
-    """Crop an image for the batch it is in, at random or, without `crop`, as the model views it: uint8 `[c h w]`.
+    """Crop one image for batches of any source, at random or, without `crop`, as the model views it: uint8 `[c h w]`.
 
     The mask, if there is one, is cropped alike by nearest neighbour: the last channel. The crop of a model that
     squashes images is drawn in the squashed image, where a resident one is cropped: it reaches the sides of wide ones.

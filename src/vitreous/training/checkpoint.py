@@ -76,7 +76,7 @@ class TrainingState:
         return found
 
     def is_finite(self) -> bool:
-        """Return whether every weight of a training state that this rank holds is finite."""
+        """Return whether a run's state, as its checkpoints hold it, is finite in every weight of this rank."""
         held = [local(weight.detach()) for weight in self.model.parameters()]
         largest = torch._foreach_norm([weight for weight in held if weight.numel()], float("inf"))
         return bool(torch.isfinite(torch.stack(largest)).all())

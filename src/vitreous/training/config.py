@@ -371,7 +371,7 @@ NEUTRAL = frozenset({"save_every", "keep", "workers", "log", "device", "parallel
 
 
 def balanced_interval(learned: int, held_out: int) -> int:
-    """Return the epochs that a config's `evaluate_every` of 0 stands for; at least one.
+    """Return the epochs that the setting `evaluate_every=0` of a training config means; at least one.
 
     In so many a run learns from about as many images as an evaluation answers.
 
@@ -382,7 +382,9 @@ def balanced_interval(learned: int, held_out: int) -> int:
 
 
 def evaluation_interval(epochs: int, evaluations: int, balanced: int = 1) -> int:
-    """Choose a config's `evaluate_every`: at least `balanced` epochs, and for a long run about `evaluations` in all.
+    """Choose the setting `evaluate_every` of a training config from `epochs`, `balanced` and a number of evaluations.
+
+    It is at least `balanced`, and for a long run gives about `evaluations` in all.
 
     >>> evaluation_interval(40, 8), evaluation_interval(15, 8), evaluation_interval(15, 8, balanced=3)
     (5, 1, 3)

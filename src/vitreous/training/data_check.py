@@ -262,7 +262,7 @@ def changed_data(before: str, now: str) -> str:
 
 
 def hash_data(data: ImageDataset | StreamedData) -> str:
-    """Hash the data that a run is set up with: classes and labels, and the classes of all pixels of masks."""
+    """Hash classes, labels, and the pixels of masks, to check later that a run's data is the same."""
     labels = spell_labels(data) if isinstance(data, ImageDataset) else [" ".join(map(str, data.labels))]
     if isinstance(data, ImageDataset) and data.mask is not None:
         labels += prefetch(partial(_hash_mask, data), range(len(data)))
@@ -270,7 +270,7 @@ def hash_data(data: ImageDataset | StreamedData) -> str:
 
 
 def _hash_mask(data: ImageDataset, i: int) -> str:
-    """Hash a mask's size and classes of pixels, for the hash of the data that a run is set up with."""
+    """Hash the size and the pixels of one mask, to check later that a run's data is the same."""
     assert data.mask is not None
     mask = data.mask(i)
     return f"{mask.size} {hashlib.sha256(mask.tobytes()).hexdigest()}"

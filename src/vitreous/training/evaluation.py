@@ -133,7 +133,7 @@ class Evaluator:
 
 
 def check_measurable(source: BatchSource) -> None:
-    """Raise before training if its evaluations could compute no figure on the test images.
+    """Raise ahead of a run if its evaluation could compute no figure on the test images.
 
     There is none without any label, or without a pixel of a class in all masks. Of masks the first one is read, and
     more only if all its pixels are ignored.
@@ -168,7 +168,7 @@ def mean_errors(figures: Mapping[str, Any], names: Sequence[str]) -> dict[str, f
 
 
 def spell_errors(figures: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Write the mean absolute errors of an evaluation during training in words; of many, the first; empty without any.
+    """Write an evaluation's mean absolute errors of numbers in words; of many, the first; empty without any.
 
     >>> spell_errors({"mae_0": 4.0, "mae_1": 0.51234}, ["age", "height"])
     'mean error 4 (age), 0.5123 (height)'

@@ -63,7 +63,7 @@ class HeldOutAnswers:
         return np.bincount(self.labels * size + self.predicted, minlength=size * size).reshape(size, size)
 
     def confusions(self) -> list[tuple[int, int, int]]:
-        """List pairs of classes confused on held-out images as (label, predicted, images), the most frequent first."""
+        """List classes confused in a run's held-out answers as (label, predicted, images), the most frequent first."""
         wrong = self.labels != self.predicted
         pairs = Counter(zip(self.labels[wrong].tolist(), self.predicted[wrong].tolist(), strict=True))
         return [(label, guess, count) for (label, guess), count in pairs.most_common()]

@@ -305,7 +305,9 @@ def for_task(config: TrainConfig, task: str) -> TrainConfig:
 def finetune_config(
     policy: str = FINETUNE.policy, images: int | None = None, task: str = "classify", held_out: int = 0
 ) -> TrainConfig:
-    """Return the defaults of `finetune` for a policy, with its learning rate, a number of training images and a task.
+    """Return the recipe that `finetune` takes by default for a policy, a number of training images and a task.
+
+    The learning rate is the policy's.
 
     Few images are seen more often, in smaller batches, with whole targets: the answers become confident
     (results/small_folders.md). They are evaluated a few times, and less often beside many images held out.
@@ -340,7 +342,7 @@ def enough_from_scratch(width: int, height: int) -> int:
 
 
 def scratch_config(images: int, width: int, height: int, *, colour: bool = True, task: str = "classify") -> TrainConfig:
-    """Return the defaults for own images: a config that trains from scratch on so many images of about this size.
+    """Return the default recipe to train from scratch on own images, so many of about this size.
 
     >>> [(c.model, c.image_size, c.epochs) for c in (scratch_config(n, s, s) for n, s in ((2000, 28), (9000, 300)))]
     [('vit_nano_patch4_32', 28, 100), ('vit_tiny_patch16_224', 224, 33)]

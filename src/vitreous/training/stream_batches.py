@@ -67,7 +67,7 @@ class StreamedData:
 
 
 def open_stream(config: TrainConfig, data_root: Path | None) -> tuple[StreamedData, ImageDataset]:
-    """Open the training images as a stream that batches are taken from, and the test images as a dataset."""
+    """Open the stream of training images that a run's batches come from, and its test images as a dataset."""
     stream = train_stream(config, data_root)
     images = config.epoch_images or stream.images
     if images is None:

@@ -58,7 +58,7 @@ def importance(inspection: Inspection) -> Matrix:
 
 
 def ablation(inspection: Inspection) -> Results:
-    """Compute the view of how the answer changes with each head switched off: heads that change it most, and all."""
+    """Compute the view of heads that the answer depends on: how switching off each changes it, most first, and all."""
     effect = ablate_heads(inspection.vit, inspection.x, inspection.target, inspection.progress)  # [blocks heads]
     order = effect.abs().flatten().argsort(descending=True)[:RANKED].tolist()
     positions = [divmod(i, effect.shape[1]) for i in order]

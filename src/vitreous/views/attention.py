@@ -121,7 +121,7 @@ def rollout_map(inspection: Inspection) -> Map:
 
 
 def describe_rollout(inspection: Inspection) -> str:
-    """Describe the options of the view of rollout, where they are not the defaults."""
+    """Describe the options of attention rollout, for its view, where they are not the defaults."""
     choice, default = inspection.choice, Choice()
     words = [] if choice.query is None else [f"of the {inspection.query_name}"]
     words += [f"{choice.fusion} over heads"] if choice.fusion != default.fusion else []

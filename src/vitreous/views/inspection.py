@@ -312,7 +312,7 @@ class Inspection:
 
     @cached_property
     def artifacts(self) -> Artifacts:
-        """Patches of an inspection whose tokens are outliers; a ResNet has none."""
+        """The inspected image's artifacts, found once for all views: patches of outlier tokens; a ResNet has none."""
         return find_artifacts(self.outputs, self.vit.layout) if isinstance(self.model, ViT) else Artifacts()
 
     @property

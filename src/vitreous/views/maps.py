@@ -94,7 +94,7 @@ def relevance_maps(inspection: Inspection) -> Map:
 
 
 def removal_maps(inspection: Inspection) -> Results:
-    """Compute the view of removal's heat maps, for the target and others: what patches add to log-odds, and errors."""
+    """Compute the view of heat maps of what each patch adds to log-odds, by removal, with standard errors."""
     found, unit = inspection.removal, "log-odds per patch"
     passes = f"{found.passes} passes" + (", ranking stable" if found.stable else "")
     return {
@@ -113,7 +113,7 @@ def removal_maps(inspection: Inspection) -> Results:
 
 
 def text_similarity_maps(inspection: Inspection) -> Map:
-    """Compute the view of heat maps of patch–text similarity: the cosine of each patch with each explained sentence."""
+    """Compute the view whose heat maps compare patches with text: the cosine of each with each explained sentence."""
     found = text_similarity(inspection.vit, inspection.x)[0].float().cpu()
     maps = list(found[inspection.classes])
     return replace(_class_maps(inspection, maps, "Patches and “{class}”", "cosine"), from_zero=False)

@@ -37,7 +37,7 @@ def seen(inspection: Inspection) -> Crop:
 
 
 def patches(inspection: Inspection) -> Tiles:
-    """Compute the view of how the model cuts its input: the image as the model sees it, in patches."""
+    """Compute the view of the model's input: the image as the model sees it, cut in patches."""
     rows, columns = grid = inspection.vit.layout.grid
     return Tiles(inspection.pixels[None], f"{rows} × {columns} patches", grid=grid)
 

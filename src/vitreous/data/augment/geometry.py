@@ -128,7 +128,7 @@ def draw_erasure(rng: CounterRandom, size: tuple[int, int], share: float) -> tup
 
 
 def fill_box(box: Box, size: tuple[int, int]) -> Tensor:
-    """Return which pixels of each augmented image lie in its box (top, left, height, width): bool `[b 1 h w]`.
+    """Turn each image's box, four numbers (top, left, height, width), into the pixels it covers: bool `[b 1 h w]`.
 
     RandomErasing erases these pixels, and CutMix takes them from another image.
     """

@@ -65,5 +65,5 @@ def folder_source(folder: Path) -> DatasetSource:
 
 
 def name_path(paths: Sequence[Path], i: int) -> str:
-    """Name an image in a class's folder, or one that has a mask, by its path."""
+    """Name an image of a dataset by its path: one in a class's folder, or one that has a mask."""
     return str(paths[i])

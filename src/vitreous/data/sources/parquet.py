@@ -183,7 +183,7 @@ def choose_image(features: Mapping[str, Any], title: str) -> str:
 def number_labels(
     values: Sequence[Any], class_names: tuple[str, ...] | None, title: str
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Number the values of a parquet file's label column: class names, and for each value an index into them.
+    """Number the classes of parquet files: their names, and for each value of the column an index into them.
 
     If the table does not name its classes, integers are their own names and words are sorted.
 

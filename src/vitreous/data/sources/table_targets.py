@@ -39,7 +39,7 @@ class Table:
 
     @cached_property
     def image(self) -> str:
-        """The column of image files of a table with targets; this and the next two are empty if there is none."""
+        """The column that names image files beside a table's targets; empty if there is none, as the next two."""
         return find_column(self.header, IMAGE_COLUMNS)
 
     @cached_property
