@@ -223,6 +223,15 @@ def test_pairs_count_by_the_difference_of_their_values():
     torch.testing.assert_close(agreement(values, effects), torch.tensor([(9 + 10 - 1) / 20]))
 
 
+def test_there_are_no_more_groups_than_patches():
+    maps = torch.stack([torch.tensor([[4.0, 3.0], [1.0, 2.0]]), torch.tensor([[1.0, 2.0], [3.0, 4.0]])])
+    expected = saco(Patches(), torch.ones(1, 3, 4, 4), maps, 0, groups=4, baseline=torch.zeros(1))
+    torch.testing.assert_close(expected, torch.tensor([0.8, -1.0]))  # one pair of six is wrong, of distance 1 of 10
+    for groups in (5, 10):
+        found = saco(Patches(), torch.ones(1, 3, 4, 4), maps, 0, groups=groups, baseline=torch.zeros(1))
+        torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.parametrize("groups", [1, 3, 4])
 def test_groups_may_be_of_unequal_sizes(groups):
     found = saco(Patches(), torch.ones(1, 3, 4, 4), torch.rand(2, 2, 2), groups=groups)

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 from families import FAMILIES, family, images
@@ -18,6 +20,32 @@ def test_every_quick_method_gives_one_number_for_each_patch(name):
         heat = METHODS[method](model, x, 1)
         assert heat.shape == model.layout.grid
         assert heat.isfinite().all()
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if "dense" in FAMILIES[name] or name == "class token"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("whole", [False, True])
+def test_attention_is_that_of_single_precision_in_every_number_format(name, dtype, whole):
+    model = family(name, whole=whole)
+    x = images(model, 1)
+    expected = METHODS["attention"](model, x)
+    found = METHODS["attention"](model.to(dtype), x.to(dtype))
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, rtol=0.05, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, method in METHODS.items() if method.backward and "removal" not in name]
+)
+def test_a_target_may_be_made_in_inference_mode(name):
+    model = family("class token")
+    model.card = SimpleNamespace(preprocess=SimpleNamespace(mean=(0.5,) * 3, std=(0.5,) * 3))
+    x = images(model, 1)
+    expected = METHODS[name](model, x, 1)
+    with torch.inference_mode():
+        target = model(x).argmax(dim=-1) * 0 + 1
+        torch.testing.assert_close(METHODS[name](model, x, target), expected)
+    torch.testing.assert_close(METHODS[name](model, x, target), expected)
 
 
 @pytest.mark.slow

@@ -56,6 +56,15 @@ def test_noise_has_the_share_of_the_images_range():
     assert found[..., 1:, :].mean().item() == pytest.approx(0.75, rel=0.05)
 
 
+@pytest.mark.parametrize("batch_size", [1, 3, 32])
+def test_noise_does_not_depend_on_an_images_place_in_the_batch(batch_size):
+    model = family("class token").double()
+    x = images(model, 3)
+    together = smooth_grad(model, x, [0, 1, 2], copies=4, noise=0.5, batch_size=batch_size)
+    for i in range(3):
+        torch.testing.assert_close(smooth_grad(model, x[i : i + 1], i, copies=4, noise=0.5), together[i : i + 1])
+
+
 @pytest.mark.parametrize("copies", [0, 3])
 def test_copies_come_in_pairs(copies):
     with pytest.raises(ValueError, match="copies come in pairs"):

@@ -165,7 +165,7 @@ def saco(
 
     A map's patches are put into groups by their values, each group is removed alone, and every pair of groups is asked
     whether the one of higher values lowers the class's probability more. Deletion curves test only the order; SaCo also
-    weights it by the map's values.
+    weights it by the map's values. There are as many groups as patches if that is fewer.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 2))
     >>> saco(model, torch.randn(1, 3, 4, 4), torch.rand(5, 2, 2), groups=4).shape
@@ -173,6 +173,7 @@ def saco(
     """
     maps = maps.to(x.device)
     rank, patches = ranks(maps), maps[0].numel()
+    groups = min(groups, patches)  # none is empty
     number = rank * groups // patches  # the group of each patch, 0 of the highest values: [m rows columns]
     member = number[:, None] == torch.arange(groups, device=x.device)[:, None, None]  # [m g rows columns]
     hidden = HiddenPatches(model, x, maps.shape[-2:], batch_size=batch_size)
@@ -180,7 +181,7 @@ def saco(
     found = hidden(kept, baseline).softmax(dim=-1)
     whole, left = found[:, int(chosen_classes(found[:1], target))].split([1, len(kept) - 1])
     effects = whole - left.view(len(maps), groups)
-    values = (maps[:, None].float() * member).sum(dim=(-2, -1)) / member.sum(dim=(-2, -1)).clamp_min(1)
+    values = (maps[:, None].float() * member).sum(dim=(-2, -1)) / member.sum(dim=(-2, -1))
     return agreement(values, effects)
 
 

@@ -29,7 +29,7 @@ def chosen_classes(logits: Tensor, target: Target = None) -> Tensor:
     if target is None:
         return logits.argmax(dim=-1)
     b, count = logits.shape
-    chosen = torch.as_tensor(target, device=logits.device).long()
+    chosen = torch.as_tensor(target, device=logits.device).long().clone()  # autograd keeps no tensor of inference mode
     if chosen.shape not in ((), (1,), (b,)):
         raise ValueError(f"target should be one class, or one for each of {b} images, got {tuple(chosen.shape)}")
     if chosen.min() < 0 or chosen.max() >= count:

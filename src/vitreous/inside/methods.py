@@ -63,7 +63,8 @@ def _attention(model: nn.Module, x: Tensor, target: int | None) -> Tensor:
     with torch.no_grad(), capture(model, "attention", layers=[plain.config.last_read]) as internals:
         model(x)
     if plain.config.dense != "none":  # the patches around a pixel are asked, not the class token
-        return plain.layout.to_grid(readout(plain) @ internals.stack("attention")[0].mean(dim=1))
+        attention = internals.stack("attention")[0].mean(dim=1)  # over heads: [1 t t]
+        return plain.layout.to_grid(readout(plain).to(attention) @ attention)
     return class_maps(internals, plain.layout)[0].mean(dim=1)  # over heads
 
 

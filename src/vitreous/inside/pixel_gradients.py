@@ -42,7 +42,8 @@ def smooth_grad(
     """Compute SmoothGrad, the mean gradient of a class's logit over noisy copies: images `[b c H W]` → `[b c H W]`.
 
     `noise` is the standard deviation as a share of the image's range; every second copy has the noise of the one
-    before with the other sign. A heat map is the size of the gradient: `to_patches(smooth_grad(…).abs(), grid)`.
+    before with the other sign, and all images have the same noise. A heat map is the size of the gradient:
+    `to_patches(smooth_grad(…).abs(), grid)`.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(12, 2))
     >>> x = torch.randn(1, 3, 2, 2)
@@ -54,8 +55,8 @@ def smooth_grad(
     with torch.no_grad():
         classes = chosen_classes(model(x), target)  # of the image without noise
     scale = noise * (x.amax(dim=(1, 2, 3), keepdim=True) - x.amin(dim=(1, 2, 3), keepdim=True))  # [b 1 1 1]
-    drawn = torch.randn(copies // 2, *x.shape, generator=torch.Generator().manual_seed(seed)).to(x)
-    noises = torch.stack([drawn, -drawn], dim=1).flatten(0, 1)  # [copies b c H W]
+    drawn = torch.randn(copies // 2, 1, *x.shape[1:], generator=torch.Generator().manual_seed(seed)).to(x)
+    noises = torch.stack([drawn, -drawn], dim=1).flatten(0, 1)  # [copies 1 c H W]
     total = torch.zeros_like(x)
     for part in noises.split(max(batch_size // len(x), 1)):
         with differentiable((x + scale * part).flatten(0, 1)) as images:
