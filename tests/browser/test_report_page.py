@@ -11,7 +11,7 @@ import torch
 from chromium import Watched, settle, until
 from scipy.stats import spearmanr
 
-from conftest import CHELSEA, SMALL
+from conftest import CHELSEA, SMALL, noise
 from vitreous.cli.main import main
 from vitreous.data.preprocess import default_preprocess
 from vitreous.data.samples import samples
@@ -22,6 +22,7 @@ from vitreous.inside.hiding import HiddenPatches
 from vitreous.inside.occlusion import rise
 from vitreous.inside.representations import patch_similarity, principal_colours
 from vitreous.models.resnet import ResNet, ResNetConfig
+from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.pages.explanation import Explanation
 from vitreous.views.inspection import Inspection
@@ -559,3 +560,60 @@ def test_a_single_hot_cell_is_drawn_at_its_own_value_inside_and_in_a_corner(watc
     assert (cells[place] == expected[4:]).all()
     cells[place] = expected[:4]
     assert (cells == expected[:4]).all()
+
+
+@pytest.fixture(scope="module")
+def partial_page(tmp_path_factory):
+    """A live page of a model whose 2 × 3 patches of 16 px leave nearly half of its 46 × 63 px to none."""
+    config = ViTConfig(image_size=(46, 63), patch_size=16, partial_patches=True, width=16, depth=2, heads=2, classes=3)
+    model = noise(ViT(config))
+    model.card = Card("partial", default_preprocess(config), tuple("abc"))
+    explanation = Explanation(Inspection(model, samples()["chelsea"], name="chelsea"), "all")
+    return explanation.save(tmp_path_factory.mktemp("partial") / "page.html", live=True).as_uri()
+
+
+def test_cells_lie_on_the_pixels_that_patches_read_where_some_fill_none(watched, partial_page):
+    page = watched.open(partial_page + "#view=attention-rows")
+    page.evaluate("""async () => {
+      const { viewer } = vitreous, pen = new OffscreenCanvas(1, 1).getContext("2d");
+      pen.fillStyle = "#888";
+      pen.fillRect(0, 0, 1, 1);
+      viewer.stage.image = await createImageBitmap(pen.canvas);
+      vitreous.state.set({ opacity: 1 });
+    }""")
+    settle(page)
+    height, width, drawn = page.evaluate("""(() => {
+      const { canvas } = vitreous.viewer.stage, { width, height } = canvas;
+      return [height, width, [...canvas.getContext("2d").getImageData(0, 0, width, height).data]];
+    })()""")
+    cells = np.array(drawn).reshape(height, width, 4)
+    rows, columns = (cells[..., 0] != cells[..., 2]).nonzero()  # the image is grey
+    assert [rows.min() / height, (rows.max() + 1) / height] == pytest.approx([0, 32 / 46], abs=0.005)
+    assert [columns.min() / width, (columns.max() + 1) / width] == pytest.approx([0, 48 / 63], abs=0.005)
+    box = page.locator(".stage canvas").first.bounding_box()
+
+    def hover(row, column):
+        page.mouse.move(box["x"] + (column + 0.5) / 63 * box["width"], box["y"] + (row + 0.5) / 46 * box["height"])
+        settle(page)
+        return page.evaluate("vitreous.state.values.hover")
+
+    assert [hover(0, 0), hover(15, 15), hover(0, 16), hover(31, 47)] == [1, 1, 2, 6]
+    assert [hover(32, 0), hover(0, 48), hover(45, 62)] == [None] * 3
+
+
+PATCHES_SIZE = """(async () => {
+  const { payload } = vitreous.viewer;
+  const [result] = payload.header.views.find((view) => view.name === "patches").results;
+  const { width, height } = await createImageBitmap(payload.file(result.file));
+  return [height, width];
+})()"""
+
+
+def test_the_view_of_patches_shows_what_they_read_also_of_an_image_that_was_dropped_in(watched, partial_page, tmp_path):
+    page = watched.open(partial_page)
+    assert page.evaluate(PATCHES_SIZE) == [32, 48]
+    samples()["coffee"].save(tmp_path / "coffee.png")
+    page.set_input_files("#file", str(tmp_path / "coffee.png"))
+    until(page, "vitreous.viewer.header.image.name === 'coffee.png'", 60)
+    until(page, "document.documentElement.dataset.ready !== undefined", 60)
+    assert page.evaluate(PATCHES_SIZE) == [32, 48]

@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from families import family, images
 from sklearn.metrics import average_precision_score
 
-from vitreous.comparison.map_scores import average_precision, segmentation_scores
+from vitreous.comparison.map_scores import Scorer, average_precision, segmentation_scores
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -37,3 +38,17 @@ def test_a_map_points_at_the_object_if_its_highest_counted_pixel_is_on_it():
     mask = torch.tensor([[1, 0], [0, -1]])
     maps = torch.tensor([[[3.0, 1.0], [0.0, 9.0]], [[1.0, 3.0], [0.0, 9.0]]])
     assert segmentation_scores(maps, mask).pointing.tolist() == [1.0, 0.0]
+
+
+def test_a_mask_is_compared_where_patches_read_the_image():
+    model = family("attention pool", image_size=(15, 29))  # 12×24 of them, in patches of 4×6
+    heat, mask = torch.zeros(1, 3, 4), torch.zeros(15, 29, dtype=torch.int64)
+    heat[0, 1, 2] = 1
+    mask[4:8, 12:18] = 1
+    scorer = Scorer(model, {})
+    found = scorer.segmentation(images(model, 1), heat, mask)
+    expected = segmentation_scores(heat, mask[:12, :24])
+    assert found["accuracy"] == expected.accuracy.tolist()
+    assert found["unions"] == expected.unions.flatten().tolist()
+    mask[12:] = mask[:, 24:] = 1  # nothing that the model reads
+    assert scorer.segmentation(images(model, 1), heat, mask)["accuracy"] == found["accuracy"]

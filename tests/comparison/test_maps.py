@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 from scipy.stats import spearmanr
 
+from conftest import noise
 from vitreous.cli.main import main
 from vitreous.comparison.map_table import signed
 from vitreous.comparison.maps import compare_maps, find_masks, object_values, read_mask, read_parts
@@ -152,6 +153,19 @@ def test_the_page_has_the_tables_and_images_where_maps_agree_and_disagree(model,
     assert text.count("<figure>") == 2 * 3 * (1 + 4)  # images × (the image, and four methods that depend on the model)
     alike = [float(value) for value in re.findall(r"between the maps (-?[\d.]+)\.</p>", text)]
     assert min(alike[:3]) >= max(alike[3:])
+
+
+@pytest.mark.slow
+def test_the_pages_images_are_what_patches_read(photos, tmp_path, monkeypatch):
+    config = ViTConfig(image_size=(19, 22), patch_size=4, partial_patches=True, width=24, depth=2, heads=3, classes=2)
+    model, shown = noise(ViT(config)), []
+    model.card = Card("partial", Preprocess(size=(19, 22), resize=(19, 22), mean=HALF, std=HALF), ("cat", "dog"))
+    monkeypatch.setattr("vitreous.comparison.maps.write_maps_page", lambda path, tables, **page: shown.append(page))
+    run(model, tmp_path / "maps.html", data=photos, methods=("relevance", "rollout"))
+    assert shown[-1]["agree"]
+    for example in shown[-1]["agree"]:
+        assert example.pixels.shape == (16, 20, 3)
+        assert {each.shape for each in example.maps.values()} == {(4, 5)}
 
 
 @pytest.mark.slow

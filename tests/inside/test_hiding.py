@@ -36,6 +36,18 @@ def test_hidden_patches_give_the_logits_of_the_masked_image(name, baseline):
     torch.testing.assert_close(found, model(masked), atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("baseline", ["blur", "mean"])
+@torch.no_grad()
+def test_pixels_that_fill_no_patch_move_no_hidden_patch_behind_a_stem(baseline):
+    model = family("convolutional stem", image_size=(62, 76), partial_patches=True)  # 48×64 of them are read
+    x, kept = images(model, 1), masks(model)
+    found = HiddenPatches(model, x, model.layout.grid, batch_size=2)(kept, baseline)
+    shown, hidden = (model.patch_embed(image) for image in (x, hidden_image(model, x, baseline, model.layout.grid)))
+    patches = torch.where(kept.flatten(1)[..., None], shown, hidden)
+    expected = model.forward_head(*model.run_blocks(model.assemble(patches, model.pos_embed)))
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+
+
 @torch.no_grad()
 def test_a_resnet_hides_pixels_and_has_no_tokens_to_leave_out():
     model = ResNet(ResNetConfig(image_size=32, classes=3)).eval()

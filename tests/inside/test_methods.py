@@ -5,6 +5,7 @@ import torch
 from families import FAMILIES, family, images
 
 from vitreous.inside.methods import METHODS, choose_methods, patch_grid
+from vitreous.inside.pixel_gradients import gradient_input
 from vitreous.models.resnet import ResNet, ResNetConfig
 
 QUICK = [name for name, method in METHODS.items() if method.forward <= 64]
@@ -46,6 +47,20 @@ def test_a_target_may_be_made_in_inference_mode(name):
         target = model(x).argmax(dim=-1) * 0 + 1
         torch.testing.assert_close(METHODS[name](model, x, target), expected)
     torch.testing.assert_close(METHODS[name](model, x, target), expected)
+
+
+@pytest.mark.parametrize("size", [(15, 29), (15, 24), (14, 29)])  # of patches of 4×6: 3 rows or 5 divide them by chance
+def test_pixels_are_summed_over_what_each_patch_reads_where_some_fill_none(size):
+    model = family("attention pool", image_size=size)
+    x = images(model, 1)
+    parts, heat = gradient_input(model, x, 1)[0].sum(dim=0), METHODS["gradient × input"](model, x, 1)
+    for patch in range(model.layout.patches):
+        left, top, right, bottom = model.layout.box(patch)
+        torch.testing.assert_close(heat.flatten()[patch], parts[top:bottom, left:right].sum())
+    torch.testing.assert_close(heat.sum(), parts.sum())  # pixels that fill no patch have no part
+    for name in ("SmoothGrad", "occlusion"):
+        assert METHODS[name](model, x, 1).shape == model.layout.grid
+    assert METHODS["RISE"].compute(model, x, 1).shape == (1, *model.layout.grid)
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from torch import nn
 
 from vitreous.inside.pixel_gradients import black, gradient_input, integrated_gradients, smooth_grad, to_patches
 from vitreous.models.resnet import ResNet, ResNetConfig
+from vitreous.models.tokens import TokenLayout
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -165,6 +166,10 @@ def test_pixels_are_added_up_over_their_own_patch():
     assert found[0, 1, 2] == 3
     with pytest.raises(ValueError, match="4×9 pixels are not a whole number of patches on a 2×4 grid"):
         to_patches(pixels, grid=(2, 4))
+    with pytest.raises(ValueError, match="pass the model's layout"):
+        to_patches(pixels, grid=(2, 4))
+    found = to_patches(torch.ones(1, 2, 5, 9), TokenLayout((2, 3), patch_size=(2, 2)))
+    assert found.tolist() == [[[8.0] * 3] * 2]
 
 
 def test_black_is_what_the_models_own_preprocessing_makes_of_it():

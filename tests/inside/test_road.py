@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from families import family, images
 from scipy.sparse import lil_matrix
 from scipy.sparse.linalg import spsolve
 from torch import nn
@@ -75,3 +76,18 @@ def test_road_does_not_depend_on_the_random_state():
     torch.rand(7)
     assert torch.equal(first, road(model, x, maps, 0))
     assert not torch.equal(first, road(model, x, maps, 0, seed=1))
+
+
+@pytest.mark.parametrize("patch", [0, 6, 11])
+def test_what_is_removed_is_what_a_patch_reads_where_pixels_fill_none(patch):
+    model, seen = family("attention pool", image_size=(15, 29)), []
+    x, heat = images(model, 1), torch.zeros(1, 3, 4)
+    heat.view(-1)[patch] = 1
+    model.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    road(model, x, heat, 0, shares=(1 / 12,), noise=0.0)
+    changed = (seen[-1][1] != x[0]).any(dim=0).nonzero()  # with the highest patch removed
+    left, top, right, bottom = model.layout.box(patch)
+    assert changed.min(dim=0).values.tolist() == [top, left]
+    assert changed.max(dim=0).values.tolist() == [bottom - 1, right - 1]
+    embedded = [model.patch_embed(each) for each in (x, seen[-1][1:])]
+    assert (embedded[0] != embedded[1]).any(dim=-1)[0].nonzero().flatten().tolist() == [patch]

@@ -2,7 +2,13 @@
 
 from dataclasses import replace
 
+from conftest import noise
+from vitreous.data.preprocess import HALF, Preprocess
+from vitreous.data.samples import samples
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.pages.comparison import CLASSES, ComparedDataset, class_gaps, write_comparison_page
+from vitreous.weights.card import Card
 
 
 def test_a_study_of_which_nothing_could_be_run_has_a_page_and_names_are_escaped(tmp_path):
@@ -58,3 +64,18 @@ def test_a_class_that_does_not_differ_takes_no_bar_from_one_that_does():
         assert all(gap for _, gap in gaps)
     assert len(class_gaps(names, [0.6, *worst[1:]], worst)) == 1
     assert len(class_gaps(names, worst, worst)) == CLASSES
+
+
+def test_maps_lie_over_the_pixels_that_patches_read(monkeypatch):
+    config = ViTConfig(image_size=(19, 22), patch_size=4, partial_patches=True, width=24, depth=2, heads=3, classes=2)
+    model, shapes = noise(ViT(config)), []
+    model.card = Card("partial", Preprocess(size=(19, 22), resize=(19, 22), mean=HALF, std=HALF), ("cat", "dog"))
+    monkeypatch.setattr("vitreous.pages.comparison.figure_image", lambda *_: "")
+    monkeypatch.setattr(
+        "vitreous.pages.comparison.draw_overlay",
+        lambda image, heat=None: shapes.append((image.shape, None if heat is None else heat.shape)),
+    )
+    dataset = ComparedDataset({"classes": {"names": ["cat", "dog"]}}, image=lambda index: samples()["chelsea"])
+    dataset._tile({"one": ("partial", model)}, {"image": 0, "label": 1, "one": (1, 0.9)})
+    times = 256 // 22
+    assert shapes == [((16 * times, 20 * times, 3), (4, 5)), ((16 * times, 20 * times, 3), None)]

@@ -2,6 +2,7 @@
 
 import base64
 import io
+from dataclasses import replace
 
 import pytest
 from PIL import Image
@@ -10,6 +11,7 @@ import vitreous
 from vitreous.data.preprocess import HALF, Preprocess
 from vitreous.data.samples import samples
 from vitreous.models.resnet import ResNet, resnet_config
+from vitreous.models.vit_config import ViTConfig
 from vitreous.weights.card import Card
 
 pytestmark = pytest.mark.slow
@@ -48,6 +50,16 @@ def test_the_outlined_patch_is_the_concepts(concepts):
     drawn = Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2])))
     assert sum(drawn.getpixel((18, 27))) != sum(plain.getpixel((18, 27)))
     assert max(abs(a - b) for a, b in zip(drawn.getpixel((100, 100)), plain.getpixel((100, 100)), strict=True)) < 40
+
+
+def test_the_outline_is_around_the_pixels_that_a_patch_reads(concepts):
+    config = ViTConfig(image_size=(38, 45), patch_size=(6, 16), partial_patches=True)
+    other = replace(concepts, images=[Image.new("RGB", (45, 38))], layout=config.layout)
+    for patch, box in {0: (0, 0, 16, 6), 3: (16, 6, 32, 12), 11: (16, 30, 32, 36)}.items():
+        drawn = Image.open(io.BytesIO(base64.b64decode(other._tile(0, patch).partition(",")[2])))
+        found = drawn.convert("L").point(lambda value: 255 * (value > 40)).getbbox()
+        expected = [edge * 144 / (45, 38)[i % 2] for i, edge in enumerate(box)]
+        assert found == pytest.approx(expected, abs=3)
 
 
 def test_what_cannot_be_done_is_said_in_one_line(tmp_path):

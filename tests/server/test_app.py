@@ -5,15 +5,20 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from starlette.testclient import TestClient
 
-from conftest import SMALL
+from conftest import SMALL, noise
+from vitreous.data.preprocess import HALF, Preprocess
 from vitreous.inside.intervene import intervene
+from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.predict.classify import classify
 from vitreous.server.app import create_app, parse_heads
 from vitreous.server.jobs import JobQueue
 from vitreous.server.security import SecurityMiddleware, allowed_hosts
+from vitreous.weights.card import Card
 
 HOME = "http://127.0.0.1:8137"
 
@@ -282,11 +287,34 @@ def test_blurred_patches_are_seen_in_the_image_and_nowhere_else(model):
     from vitreous.server.page_parts import blurred
 
     seen = Image.fromarray(np.random.default_rng(1).integers(0, 256, (32, 32, 3), dtype=np.uint8))
-    before, after = np.asarray(seen), np.asarray(blurred(seen, (4, 4), [5]))
+    before, after = np.asarray(seen), np.asarray(blurred(seen, model.config, [5]))
     changed = (before != after).any(axis=2)
     assert changed[8:16, 8:16].all()
     assert changed.sum() == 64
     assert after[8:16, 8:16].std() < 0.3 * before[8:16, 8:16].std()
+
+
+@pytest.mark.parametrize(("size", "patch"), [((38, 38), (6, 6)), ((15, 29), (4, 6))])
+def test_a_blurred_patch_changes_its_own_token_alone_where_pixels_fill_no_patch(size, patch):
+    from vitreous.server.page_parts import Question
+
+    model = noise(ViT(ViTConfig(image_size=size, patch_size=patch, partial_patches=True, width=16, depth=1, heads=2)))
+    model.card = Card("partial", Preprocess(size=size, resize=size, mean=HALF, std=HALF), tuple("ab"))
+    file = io.BytesIO()
+    Image.fromarray(np.random.default_rng(1).integers(0, 256, (400, 300, 3), dtype=np.uint8)).save(file, "PNG")
+    for gone in range(model.layout.patches):
+        before, after = (
+            Question(model, patches_off=patches, blur=True).explanation(file.getvalue(), "x").inspection
+            for patches in ((), (gone,))
+        )
+        with torch.no_grad():
+            changed = (model.patch_embed(before.x) != model.patch_embed(after.x)).any(dim=-1)[0]
+        assert changed.nonzero().flatten().tolist() == [gone]
+        where = (before.backdrop != after.backdrop).any(axis=-1).nonzero()
+        times = before.backdrop.shape[0] // size[0]
+        left, top, right, bottom = (times * edge for edge in model.layout.box(gone))
+        assert times > 1
+        assert [(axis.min(), axis.max() + 1) for axis in where] == [(top, bottom), (left, right)]
 
 
 def test_blur_asks_with_the_blurred_image_and_all_tokens(client, model, image):

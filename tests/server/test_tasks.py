@@ -161,7 +161,7 @@ def test_the_pixels_that_are_asked_about_stay_those_of_the_unchanged_image(clien
     assert header["model"]["compares"] == before["model"]["compares"]
     region = at_region(model, outputs(model, image).argmax(dim=0) == 1)
     inspection = Inspection(model, read_image(image))
-    seen = inspection.view if way == "tokens" else blurred(inspection.view, (4, 4), [0, 5, 6])
+    seen = inspection.view if way == "tokens" else blurred(inspection.view, model.config, [0, 5, 6])
     x = model.card.preprocess.normalise(model.card.preprocess.pixels_of(seen))[None]
     with torch.no_grad(), intervene(model, patches_off=[0, 5, 6] if way == "tokens" else []):
         expected = region(x)[0].softmax(dim=-1)[1].item()
@@ -175,7 +175,7 @@ def test_the_pixels_that_are_asked_about_stay_those_of_the_unchanged_image(clien
 
 def test_blurred_patches_change_numbers(client, models, image):
     inspection = Inspection(models["regress"], read_image(image))
-    seen = blurred(inspection.view, (4, 4), [5, 6])
+    seen = blurred(inspection.view, models["regress"].config, [5, 6])
     preprocess = models["regress"].card.preprocess
     with torch.no_grad():
         expected = models["regress"](preprocess.normalise(preprocess.pixels_of(seen))[None])[0].tolist()

@@ -119,6 +119,18 @@ def test_grey_models_without_positions_or_class_token_are_recorded_as_far_as_the
     assert seen.maps.shape == (2, 4, 6)
 
 
+def test_images_are_stored_as_far_as_patches_read_them(tmp_path):
+    model = ViT(ViTConfig(**{**SMALL, "image_size": (9, 11), "patch_size": (2, 4)}, partial_patches=True)).eval()
+    recorder = SnapshotRecorder()
+    recorder.folder, recorder.labels = tmp_path, ("cat", "dog")
+    recorder.pixels = torch.randint(0, 256, (2, 3, 9, 11), dtype=torch.uint8)
+    evaluate = SimpleNamespace(current_model=lambda: model, augment=SimpleNamespace(plain=lambda pixels: pixels / 255))
+    recorder.record(1, SimpleNamespace(evaluate=evaluate, world=SimpleNamespace(first=True)))
+    (found,) = read_snapshots(tmp_path)
+    assert found.maps.shape == (2, 4, 2)
+    np.testing.assert_array_equal(found.images, recorder.pixels[:, :, :8, :8].permute(0, 2, 3, 1).numpy())
+
+
 def test_weights_that_are_no_numbers_do_not_end_the_run():
     model = noise(ViT(ViTConfig(**SMALL)))
     with torch.no_grad():

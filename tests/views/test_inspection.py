@@ -42,6 +42,22 @@ def test_the_backdrop_is_the_same_part_in_more_pixels(fit):
     assert difference.mean() < 3  # of 255; half a model's pixel may go to the other side of the crop
 
 
+def test_figures_and_the_view_of_patches_show_the_pixels_that_patches_read():
+    config = ViTConfig(image_size=(38, 45), patch_size=(6, 16), partial_patches=True, width=16, depth=1, heads=2)
+    model = ViT(config)
+    model.card = Card("partial", Preprocess(size=(38, 45), resize=(38, 45), mean=HALF, std=HALF))
+    found = Inspection(model, samples()["chelsea"])
+    assert found.backdrop.shape == (190, 225, 3)
+    assert found.backdrop_of_patches.shape == (180, 160, 3)
+    np.testing.assert_array_equal(found.backdrop_of_patches, found.backdrop[:180, :160])
+    (tiles,) = Explanation(found).results("patches").values()
+    np.testing.assert_array_equal(tiles.images[0], found.pixels[:36, :32])
+    overlay = Explanation(found).figure("attention-rows").axes[0]
+    assert overlay.images[0].get_array().shape[:2] == (180, 160)
+    assert len(Explanation(found).figure("patches").axes) == 2
+    assert Explanation(found).payload().header["model"]["covered"] == [36, 32]
+
+
 def test_a_small_image_is_shown_pixel_by_pixel():
     found = inspection((32, 32), 32, False, samples()["chelsea"].resize((50, 40)))
     assert found.backdrop is found.pixels

@@ -37,6 +37,7 @@ FAMILIES = {
     "clip": {"embedding_norm": True, "patch_bias": False, "activation": "quick_gelu", "classes": 0},
     "mean_pooled": {"class_token": False, "pool": "mean", "position": "none"},
     "grey": {"channels": 1, "position": "sine-2d"},
+    "pixels_left_over": {"image_size": (31, 46), "partial_patches": True},
 }
 
 

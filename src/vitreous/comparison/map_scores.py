@@ -22,6 +22,7 @@ from vitreous.inside.faithfulness import area, curves, reinitialised, saco
 from vitreous.inside.methods import Method, patch_grid
 from vitreous.inside.occlusion import greedy_order
 from vitreous.inside.road import road
+from vitreous.models.tokens import covered
 from vitreous.models.vit import ViT
 from vitreous.runtime.device import synchronize
 from vitreous.weights.load import Model
@@ -93,7 +94,12 @@ class Scorer:
         return found
 
     def segmentation(self, x: Tensor, maps: Tensor, mask: Tensor) -> dict[str, list[float]]:
-        """Score maps against a mask `[H W]`, as they are and with artifacts filled in: `[m]` each."""
+        """Score maps against a mask `[H W]`, as they are and with artifacts filled in: `[m]` each.
+
+        Pixels that fill no patch of a ViT are not counted: its maps do not reach them.
+        """
+        height, width = covered(self.model, mask.shape)
+        mask = mask[:height, :width]
         found: dict[str, Tensor] = {}
         for end, shown in (("", maps), ("_filled", self.without_artifacts(x, maps))):
             scores = segmentation_scores(shown, mask.to(x.device))

@@ -32,6 +32,7 @@ from vitreous.data.preprocess import Preprocess
 from vitreous.data.sources.mask_folder import MaskFolder, find_mask_folders
 from vitreous.inside.faithfulness import rank_correlation
 from vitreous.inside.methods import choose_methods, patch_grid
+from vitreous.models.tokens import covered
 from vitreous.pages.maps import MapExample, write_maps_page
 from vitreous.predict.class_matching import match_dataset
 from vitreous.predict.parts import PartsJob, fingerprint, write_parts
@@ -216,9 +217,10 @@ def _examples(
     def example(number: int) -> MapExample:
         name, target = str(columns["image"][number]), int(columns["target"][number])
         pixels = np.asarray(model.card.preprocess.view(read_image(listed[name][0])).convert("RGB"))
+        height, width = covered(model, pixels.shape)
         answer = f"{model.card.label(target)} {100 * columns['probability'][number]:.0f} %"
         maps = dict(zip(best, values[number].numpy(), strict=True))
-        return MapExample(short_name(name), answer, pixels, maps, float(alike[number]))
+        return MapExample(short_name(name), answer, pixels[:height, :width], maps, float(alike[number]))
 
     known = [number for number in order if str(columns["image"][number]) in listed]
     return [example(number) for number in known[:count]], [example(number) for number in known[::-1][:count]]

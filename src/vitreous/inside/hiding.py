@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from vitreous.inside.pixel_gradients import black
 from vitreous.models.last_block import read_last_block, rows_read
+from vitreous.models.tokens import to_pixels
 from vitreous.models.vit import ViT
 
 BASELINES = ("blur", "mean", "black")
@@ -86,9 +87,9 @@ class HiddenPatches:
 
     def _shown(self, kept: Tensor, baseline: str | Tensor) -> Tensor:
         if self.vit is None or self.vit.config.stem != "none":  # a stem's convolutions see beyond the edges of a patch
-            masks = F.interpolate(kept.view(-1, 1, *self.grid).to(self.x), size=self.x.shape[-2:], mode="nearest-exact")
+            shown = to_pixels(kept.view(-1, *self.grid), self.x.shape[-2:], self.model)
             hidden = hidden_image(self.model, self.x, baseline, self.grid)
-            logits: Tensor = self.model(torch.where(masks > 0, self.x, hidden))
+            logits: Tensor = self.model(torch.where(shown, self.x, hidden))
             return logits
         patches = torch.where(kept[..., None], self._patches("image"), self._patches(baseline))
         return self._blocks(self.vit.assemble(patches, self.vit.pos_embed))

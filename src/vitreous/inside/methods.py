@@ -76,13 +76,18 @@ def _in_patches(parts: Callable[..., Tensor], *, size: bool = False) -> Compute:
 
     def compute(model: nn.Module, x: Tensor, target: int | None) -> Tensor:
         found = parts(model, x, target)
-        return to_patches(found.abs() if size else found, patch_grid(model, x))
+        return _sums(model, found.abs() if size else found)
 
     return compute
 
 
 def _rise(model: nn.Module, x: Tensor, target: int | None) -> Tensor:
-    return to_patches(rise(model, x, target)[:, None], patch_grid(model, x))
+    return _sums(model, rise(model, x, target)[:, None])
+
+
+def _sums(model: nn.Module, pixels: Tensor) -> Tensor:
+    """Sum one of the methods' maps of pixels `[b c H W]` over the cells of the grid of every method."""
+    return to_patches(pixels, patch_grid(model, pixels) if hasattr(model, "layer4") else underneath(model)[0].layout)
 
 
 def removal_method(passes: int) -> Method:

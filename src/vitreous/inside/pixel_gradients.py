@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.inside.gradients import Target, chosen_classes, class_score, differentiable
+from vitreous.models.tokens import TokenLayout
 
 
 def gradient_input(model: nn.Module, x: Tensor, target: Target = None) -> Tensor:
@@ -128,18 +129,23 @@ def _gauss_legendre(first: float, last: float, steps: int) -> tuple[np.ndarray, 
     return first + (nodes + 1) / 2 * (last - first), weights / 2 * (last - first)
 
 
-def to_patches(pixels: Tensor, grid: tuple[int, int]) -> Tensor:
+def to_patches(pixels: Tensor, grid: tuple[int, int] | TokenLayout) -> Tensor:
     """Sum integrated gradients, or any map of pixels, over each patch and its colours: → `[b rows columns]`.
 
-    `grid` is the layout's grid, or any that divides the image.
+    `grid` is the layout of a ViT, whose patches need not fill the image, or any grid that divides it.
 
     >>> to_patches(torch.ones(1, 3, 4, 6), grid=(2, 3))
     tensor([[[12., 12., 12.],
              [12., 12., 12.]]])
     """
+    if isinstance(grid, TokenLayout):
+        pixels, grid = pixels[..., : grid.covered[0], : grid.covered[1]], grid.grid
     (rows, columns), (height, width) = grid, pixels.shape[-2:]
     if height % rows or width % columns:
-        raise ValueError(f"{height}×{width} pixels are not a whole number of patches on a {rows}×{columns} grid")
+        raise ValueError(
+            f"{height}×{width} pixels are not a whole number of patches on a {rows}×{columns} grid: "
+            "if a ViT's patches do not fill the image, pass the model's layout"
+        )
     result: Tensor = pixels.unflatten(-1, (columns, -1)).unflatten(-3, (rows, -1)).sum(dim=(-5, -3, -1))
     return result
 

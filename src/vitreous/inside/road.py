@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from vitreous.inside.faithfulness import BATCH, ranks
 from vitreous.inside.gradients import Target, chosen_classes
+from vitreous.models.tokens import to_pixels
 
 SHARES = (0.2, 0.4, 0.6, 0.8)
 """Shares of the patches that are removed."""
@@ -51,7 +52,7 @@ def road(
     patches = rank[0].numel()
     counts = torch.tensor([round(share * patches) for share in shares], device=x.device)[:, None, None]
     kept = torch.stack([rank[:, None] < patches - counts, rank[:, None] >= counts])  # least, most relevant removed
-    known = F.interpolate(kept.flatten(0, 2)[:, None].to(x), size=x.shape[-2:], mode="nearest-exact") > 0  # [k 1 H W]
+    known = to_pixels(kept.flatten(0, 2), x.shape[-2:], model)  # [k 1 H W]
     drawn = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed)).to(x)
     found = []
     for part in known.split(4 * batch_size):

@@ -271,7 +271,7 @@ class ViTConfig:
 
     @property
     def layout(self) -> TokenLayout:
-        return TokenLayout(self.grid, self.class_token, self.distillation_token, self.registers)
+        return TokenLayout(self.grid, self.class_token, self.distillation_token, self.registers, self.patch)
 
     @property
     def positions(self) -> int:

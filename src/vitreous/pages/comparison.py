@@ -258,10 +258,10 @@ class ComparedDataset:
         image, drawings, answers = self.image(found["image"]), [], []
         for key, (name, model) in answering.items():
             (answer, probability), inspection = found[key], Inspection(model, image)
-            drawings.append(inspection.backdrop)
+            drawings.append(inspection.backdrop_of_patches)
             label, correct = self._class(answer), answer == found["label"]
             heat = evidence_map(model, inspection.x, answer)[0].float().cpu().numpy()
-            drawing = figure_image(draw_overlay(inspection.backdrop, heat), f"{map_name(model)} of {name} for {label}")
+            drawing = figure_image(draw_overlay(drawings[-1], heat), f"{map_name(model)} of {name} for {label}")
             answers.append({"map": drawing, "label": label, "probability": probability, "correct": correct})
         shown = figure_image(draw_overlay(drawings[0]), "the image")
         return {"image": shown, "label": self._class(found["label"]), "answers": answers}

@@ -93,13 +93,12 @@ class Concepts:
 
     def _tile(self, index: int, patch: int) -> str:
         """Draw for the page of concepts one image with a patch outlined, as an address that holds its own bytes."""
-        image = self.images[index].convert("RGB").resize((SIDE, SIDE), Image.Resampling.LANCZOS)
-        rows, columns = self.layout.grid
-        row, column = divmod(patch, columns)
-        box = (column * SIDE / columns, row * SIDE / rows, (column + 1) * SIDE / columns, (row + 1) * SIDE / rows)
+        seen = self.images[index]
+        box = [round(e * SIDE / side) for e, side in zip(self.layout.box(patch), seen.size * 2, strict=True)]
+        image = seen.convert("RGB").resize((SIDE, SIDE), Image.Resampling.LANCZOS)
         draw = ImageDraw.Draw(image)
-        draw.rectangle([round(edge) for edge in box], outline="white", width=3)
-        draw.rectangle([round(edge) for edge in box], outline="#b5004b", width=2)
+        draw.rectangle(box, outline="white", width=3)
+        draw.rectangle(box, outline="#b5004b", width=2)
         file = io.BytesIO()
         image.save(file, "JPEG", quality=82)
         return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"

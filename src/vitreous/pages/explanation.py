@@ -154,7 +154,7 @@ class Explanation:
         part = next(iter(results)) if part is None else part
         if part not in results:
             raise ValueError(f"the view {name!r} has no figure {part!r}: it has {', '.join(map(repr, results))}")
-        backdrop = None if self.inspection.image is None else self.inspection.backdrop
+        backdrop = None if self.inspection.image is None else self.inspection.backdrop_of_patches
         names = (short_name(self.inspection.model.card.name), short_name(self.inspection.name))
         return draw(results[part], backdrop, footer=" · ".join(filter(None, names)))
 

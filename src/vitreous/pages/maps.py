@@ -21,7 +21,7 @@ class MapExample:
     answer: str
     """The class that the maps explain, and its probability."""
     pixels: np.ndarray
-    """What the model sees: uint8 `[H W 3]`."""
+    """What the model sees, as far as its patches read it: uint8 `[H W 3]`."""
     maps: Mapping[str, np.ndarray]
     """A map of each method: `[rows columns]`."""
     alike: float

@@ -133,6 +133,7 @@ def report_header(inspection: Inspection) -> dict[str, Any]:
         model |= {
             "grid": list(layout.grid),
             "size": list(config.size),
+            "covered": list(layout.covered),
             "prefix": [layout.name(i) for i in range(layout.prefix)],
             "depth": config.depth,
             "heads": config.heads,

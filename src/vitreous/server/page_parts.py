@@ -19,6 +19,7 @@ from vitreous.data.image_dataset import NOUNS
 from vitreous.data.images import read_image
 from vitreous.inside.intervene import intervene
 from vitreous.models.vit import ViT
+from vitreous.models.vit_config import ViTConfig
 from vitreous.pages.explanation import Explanation
 from vitreous.pages.payload import Payload
 from vitreous.predict.words import TwoTowers
@@ -85,10 +86,9 @@ class Question:
         if len(classes) > 1:
             inspection.classes = list(dict.fromkeys(classes))
         if self.blur and self.patches_off:
-            grid = model.layout.grid
             backdrop = from_array(inspection.backdrop)
-            inspection.view = blurred(inspection.view, grid, self.patches_off)
-            inspection.backdrop = np.asarray(blurred(backdrop, grid, self.patches_off))
+            inspection.view = blurred(inspection.view, model.config, self.patches_off)
+            inspection.backdrop = np.asarray(blurred(backdrop, model.config, self.patches_off))
             for computed in ("seen", "pixels", "x"):  # of the image as it is
                 vars(inspection).pop(computed, None)
         explanation = Explanation(inspection)
@@ -96,17 +96,18 @@ class Question:
         return explanation
 
 
-def blurred(image: Image, grid: tuple[int, int], patches: Sequence[int]) -> Image:
-    """Blur some patches of the image that a page's parts are asked for, as widely as a patch is wide."""
-    (rows, columns), (width, height) = grid, image.size
-    soft = image.filter(ImageFilter.GaussianBlur((width / columns, height / rows)))
+def blurred(image: Image, config: ViTConfig, patches: Sequence[int]) -> Image:
+    """Blur some patches of the image that a page's parts are asked for, as widely as a patch is wide.
+
+    The image is what the model sees, or that in more pixels.
+    """
+    (height, width), (high, wide) = config.size, config.patch
+    down, across = image.height / height, image.width / width
+    soft = image.filter(ImageFilter.GaussianBlur((across * wide, down * high)))
     found = image.copy()
     for patch in patches:
-        if not 0 <= patch < rows * columns:
-            raise ValueError(f"there is no patch {patch}: this model has 0 to {rows * columns - 1}")
-        row, column = divmod(patch, columns)
-        edges = (column * width, row * height, (column + 1) * width, (row + 1) * height)
-        left, top, right, bottom = (edge // side for edge, side in zip(edges, (columns, rows) * 2, strict=True))
+        edges = zip(config.layout.box(patch), (across, down) * 2, strict=True)
+        left, top, right, bottom = (round(edge * scale) for edge, scale in edges)
         found.paste(soft.crop((left, top, right, bottom)), (left, top))
     return found
 

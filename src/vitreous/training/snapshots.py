@@ -27,6 +27,7 @@ from vitreous.inside.filters import first_filters, principal_filters
 from vitreous.inside.glossary import full_name
 from vitreous.inside.position_similarity import position_similarity
 from vitreous.models.timm_classifier import TimmClassifier
+from vitreous.models.tokens import covered
 from vitreous.models.vit import ViT
 from vitreous.runtime.files import short_name, write_arrays
 from vitreous.training.listeners import Listener
@@ -87,7 +88,9 @@ class SnapshotRecorder(Listener):
         x = parts.evaluate.augment.plain(self.pixels).to(next(model.parameters()).device)
         snapshot = take_snapshot(model, x, epoch)
         if snapshot.maps is not None:
-            snapshot = replace(snapshot, images=thumbnails(self.pixels), labels=self.labels)
+            height, width = covered(model, self.pixels.shape[-2:])
+            images = thumbnails(self.pixels[..., :height, :width])  # maps lie over what patches read
+            snapshot = replace(snapshot, images=images, labels=self.labels)
         return write_snapshot(self.folder, snapshot)
 
 

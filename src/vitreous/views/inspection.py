@@ -22,6 +22,7 @@ from vitreous.inside.methods import patch_grid
 from vitreous.inside.pruned_gradients import pruned_gradients
 from vitreous.inside.relevance import ClassEvidence, class_evidence
 from vitreous.inside.removal import RemovalMap, count_passes, removal
+from vitreous.models.tokens import covered
 from vitreous.models.vit import ViT
 from vitreous.predict.pipeline import check_finite
 from vitreous.predict.questions import as_classifier
@@ -147,6 +148,13 @@ class Inspection:
             return pixels
         height, width = preprocess.size
         return np.asarray(preprocess.with_size((times * height, times * width)).view(self.image).convert("RGB"))
+
+    @property
+    def backdrop_of_patches(self) -> np.ndarray:
+        """What an inspection's heat maps are laid over, as far as patches read it: all of it for a ResNet."""
+        shown, (height, width) = self.backdrop, self.model.config.size
+        down, across = covered(self.model, (height, width))
+        return shown[: shown.shape[0] * down // height, : shown.shape[1] * across // width]
 
     @cached_property
     def seen_box(self) -> tuple[float, float, float, float]:

@@ -38,8 +38,9 @@ def seen(inspection: Inspection) -> Crop:
 
 def patches(inspection: Inspection) -> Tiles:
     """Compute the view of the model's input: the image as the model sees it, cut in patches."""
-    rows, columns = grid = inspection.vit.layout.grid
-    return Tiles(inspection.pixels[None], f"{rows} × {columns} patches", grid=grid)
+    layout = inspection.vit.layout
+    (rows, columns), (height, width) = layout.grid, layout.covered
+    return Tiles(inspection.pixels[None, :height, :width], f"{rows} × {columns} patches", grid=layout.grid)
 
 
 def positions(inspection: Inspection) -> Results:

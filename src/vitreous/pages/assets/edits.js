@@ -89,8 +89,8 @@ export class Edits {
       const { query } = this.viewer.state.values;
       if (!(this.removing || this.picking) || !["Enter", " "].includes(event.key) || query === null || query < prefix) return;
       event.preventDefault();
-      const { rows, columns } = this.viewer, patch = query - prefix;
-      if (this.picking) return this.pixel((Math.floor(patch / columns) + 0.5) / rows, ((patch % columns) + 0.5) / columns);
+      const { rows, columns, covered } = this.viewer, patch = query - prefix;
+      if (this.picking) return this.pixel((covered[0] * (Math.floor(patch / columns) + 0.5)) / rows, (covered[1] * ((patch % columns) + 0.5)) / columns);
       this.change(() => this.toggle(this.gone, query - prefix));
     });
   }

@@ -64,6 +64,13 @@ async function encoded(pixels, [height, width]) {
   return new Uint8Array(await (await canvas.convertToBlob({ type: "image/png" })).arrayBuffer());
 }
 
+// the part of an image [h w c] that patches read, from its top left, and its size
+export function topLeft(pixels, [height, width], [rows, columns]) {
+  const c = pixels.length / (width * height), found = new Uint8Array(rows * columns * c);
+  for (let row = 0; row < rows; row++) found.set(pixels.subarray(row * width * c, (row * width + columns) * c), row * columns * c);
+  return [found, [rows, columns]];
+}
+
 export function softmax(logits) {
   const most = logits.reduce((a, b) => Math.max(a, b), -Infinity);
   const raised = Float64Array.from(logits, (value) => Math.exp(value - most)), sum = raised.reduce((a, b) => a + b, 0);
@@ -360,9 +367,9 @@ export class Inspection {
 
   // what the network sees, and its patches
   async imageViews(part) {
-    const { network } = this, { preprocess } = network, found = part("patches"), seen = await encoded(this.seen, preprocess.size);
+    const { network } = this, { preprocess, grid } = network, found = part("patches"), seen = await encoded(this.seen, preprocess.size);
     const [input] = this.has("input")?.results ?? [], [tiles] = this.has("patches")?.results ?? [];
-    if (tiles) found.file(tiles.file, seen);
+    if (tiles) found.file(tiles.file, await encoded(...topLeft(this.seen, preprocess.size, network.config.patch.map((side, i) => side * grid[i]))));
     if (!input) return found;
     if (!this.small) {
       found.header.views.push(this.filled("input"));

@@ -172,7 +172,7 @@ function byClass(viewer, result) {
       const without = leftOut(result, values);
       for (const { canvas, i } of tiles) {
         const heat = readMap(viewer.payload, result, { ...viewer.picked(result, values), class: i });
-        overlay(canvas.getContext("2d"), { x: 0, y: 0, width: canvas.width, height: canvas.height }, viewer.image, small, { values: heat, columns, opacity: values.opacity, ...rangeOf(result, heat, without, values.against) });
+        overlay(canvas.getContext("2d"), { x: 0, y: 0, width: canvas.width, height: canvas.height }, viewer.image, small, { values: heat, columns, covered: viewer.covered, opacity: values.opacity, ...rangeOf(result, heat, without, values.against) });
       }
     },
   };

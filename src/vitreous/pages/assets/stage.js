@@ -4,9 +4,10 @@ import { paint } from "./colours.js";
 import { make } from "./dom.js";
 
 export class Stage {
-  // `choose(token)` is called when another token is hovered; `pin(token)` when a click holds it
-  constructor({ rows, columns, prefix }, image, { choose, pin, label, describedBy }) {
-    Object.assign(this, { rows, columns, prefix, image, choose, pin });
+  // `covered` are the shares of the image's height and width that patches read, from its top left;
+  // `choose(token)` is called when another token is hovered, or null; `pin(token)` when a click holds it
+  constructor({ rows, columns, prefix, covered }, image, { choose, pin, label, describedBy }) {
+    Object.assign(this, { rows, columns, prefix, covered, image, choose, pin });
     this.ratio = image ? image.height / image.width : rows / columns;
     this.small = new OffscreenCanvas(this.columns, this.rows);
     this.canvas = make("canvas", { "aria-hidden": "true" });
@@ -25,15 +26,14 @@ export class Stage {
 
   at(event) {
     const box = this.canvas.getBoundingClientRect();
-    const column = Math.floor(((event.clientX - box.left) / box.width) * this.columns);
-    const row = Math.floor(((event.clientY - box.top) / box.height) * this.rows);
+    const column = Math.floor(((event.clientX - box.left) / (box.width * this.covered[1])) * this.columns);
+    const row = Math.floor(((event.clientY - box.top) / (box.height * this.covered[0])) * this.rows);
     if (row < 0 || column < 0 || row >= this.rows || column >= this.columns) return null;
     return this.prefix + row * this.columns + column;
   }
 
   hover(event) {
-    const token = this.at(event);
-    if (token !== null) this.choose(token);
+    this.choose(this.at(event));
   }
 
   click(event) {
@@ -74,20 +74,21 @@ export class Stage {
 }
 
 // Draw image, heat map and the chosen patch onto a canvas of any size: the stage, or an image to be saved.
-export function render(canvas, image, small, { rows, columns, prefix }, shown) {
+export function render(canvas, image, small, { rows, columns, prefix, covered }, shown) {
   const { query = null, outliers = null, removed = null } = shown;
   const context = canvas.getContext("2d");
   const { width, height } = canvas;
-  overlay(context, { x: 0, y: 0, width, height }, shown.kind === "signed" ? null : image, small, { ...shown, columns, ...(shown.kind === "signed" ? { opacity: 1 } : {}) });
+  overlay(context, { x: 0, y: 0, width, height }, shown.kind === "signed" ? null : image, small, { ...shown, columns, covered, ...(shown.kind === "signed" ? { opacity: 1 } : {}) });
   if (shown.layer) { // a colour for each pixel
     context.globalAlpha = 0.7 * shown.opacity;
     context.imageSmoothingEnabled = false;
     context.drawImage(shown.layer, 0, 0, width, height);
     context.globalAlpha = 1;
   }
+  const [high, wide] = [height * covered[0], width * covered[1]];
   const edges = (patch) => {
-    const [left, top] = [Math.round(((patch % columns) * width) / columns), Math.round((Math.floor(patch / columns) * height) / rows)];
-    return [left, top, Math.round((((patch % columns) + 1) * width) / columns) - left, Math.round(((Math.floor(patch / columns) + 1) * height) / rows) - top];
+    const [left, top] = [Math.round(((patch % columns) * wide) / columns), Math.round((Math.floor(patch / columns) * high) / rows)];
+    return [left, top, Math.round((((patch % columns) + 1) * wide) / columns) - left, Math.round(((Math.floor(patch / columns) + 1) * high) / rows) - top];
   };
   if (removed) {
     context.fillStyle = `rgb(${removed.colour.join(" ")})`;
@@ -137,8 +138,9 @@ function border(context, patches, edges, columns, rows, line) {
   }
 }
 
-// An image in a box of a canvas, and over it heat [patches] or colours [patches × 3]; `small` has a pixel for each patch.
-export function overlay(context, { x, y, width, height }, image, small, { values = null, colours = null, columns, kind = "tint", peak = null, low = 0, opacity = 0.6, without = null }) {
+// An image in a box of a canvas, and over it, as far as it is covered by patches, heat [patches] or colours [patches × 3];
+// `small` has a pixel for each patch.
+export function overlay(context, { x, y, width, height }, image, small, { values = null, colours = null, columns, covered = [1, 1], kind = "tint", peak = null, low = 0, opacity = 0.6, without = null }) {
   context.globalAlpha = 1;
   if (image) {
     context.imageSmoothingEnabled = image.width >= width / 4;
@@ -148,8 +150,9 @@ export function overlay(context, { x, y, width, height }, image, small, { values
   const heat = image && kind === "tints" ? values.map((value) => Math.max(0, value)) : values; // what is below zero is hatched
   small.getContext("2d").putImageData(colours ? solid(colours, columns, opacity) : paint(heat, columns, { kind, peak, low, alpha: opacity, without }), 0, 0);
   context.imageSmoothingEnabled = false;
-  context.drawImage(small, x, y, width, height);
-  if (heat !== values) hatch(context, { x, y, width, height }, values, { columns, peak, opacity, without });
+  const box = { x, y, width: width * covered[1], height: height * covered[0] };
+  context.drawImage(small, x, y, box.width, box.height);
+  if (heat !== values) hatch(context, box, values, { columns, peak, opacity, without });
 }
 
 // Diagonal lines over the patches below zero, the clearer the further below

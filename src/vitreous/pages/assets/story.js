@@ -119,7 +119,7 @@ export class Story {
       update: (values) => {
         const patch = this.patch(values);
         const [row, column] = [Math.floor(patch / viewer.columns), patch % viewer.columns];
-        const { image } = viewer, [wide, high] = [image.width / viewer.columns, image.height / viewer.rows];
+        const { image, covered } = viewer, [wide, high] = [(covered[1] * image.width) / viewer.columns, (covered[0] * image.height) / viewer.rows];
         const context = pixels.getContext("2d");
         context.imageSmoothingEnabled = false;
         context.drawImage(image, column * wide, row * high, wide, high, 0, 0, 96, 96);
@@ -177,7 +177,7 @@ export class Story {
     const peak = Math.max(...both.map((values) => robust(values)));
     const tiles = both.map((values, i) => {
       const canvas = make("canvas", { class: "photo", width: 224, height: Math.round(224 * viewer.stage.ratio), role: "img", "aria-label": ["Length of what attention adds", "Length of what the MLP adds"][i] });
-      overlay(canvas.getContext("2d"), { x: 0, y: 0, width: canvas.width, height: canvas.height }, viewer.image, small, { values, columns: viewer.columns, kind: "tint", peak, low: 0, opacity: 0.85 });
+      overlay(canvas.getContext("2d"), { x: 0, y: 0, width: canvas.width, height: canvas.height }, viewer.image, small, { values, columns: viewer.columns, covered: viewer.covered, kind: "tint", peak, low: 0, opacity: 0.85 });
       return make("figure", {}, canvas, make("figcaption", {}, ["added by attention", "added by the MLP"][i]));
     });
     return { element: [make("div", { class: "crops" }, tiles), scale("tint", "0", `${number(peak)} or more: the length of what is added`)] };

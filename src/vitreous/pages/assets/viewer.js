@@ -24,6 +24,7 @@ export class Viewer {
     const { model, views } = this.header;
     const maps = this.maps;
     [this.rows, this.columns] = model.grid ?? maps[0]?.grid ?? [1, 1];
+    this.covered = (image && model.covered?.map((side, i) => side / model.size[i])) ?? [1, 1]; // shares of the image that patches read
     this.prefix = model.prefix?.length ?? 0;
     this.tokens = this.prefix + this.rows * this.columns;
     this.depth = model.depth ?? 1;
@@ -117,8 +118,9 @@ export class Viewer {
     if (!other || other === this || (other.rows === this.rows && other.columns === this.columns && other.prefix === this.prefix)) return token < this.tokens ? token : null;
     if (token < other.prefix) return Math.min(token, this.prefix - 1) >= 0 ? Math.min(token, this.prefix - 1) : null;
     const patch = token - other.prefix;
-    const row = Math.floor(((Math.floor(patch / other.columns) + 0.5) / other.rows) * this.rows);
-    const column = Math.floor((((patch % other.columns) + 0.5) / other.columns) * this.columns);
+    const [down, across] = this.covered.map((share, i) => other.covered[i] / share);
+    const row = Math.min(this.rows - 1, Math.floor(((Math.floor(patch / other.columns) + 0.5) / other.rows) * down * this.rows));
+    const column = Math.min(this.columns - 1, Math.floor((((patch % other.columns) + 0.5) / other.columns) * across * this.columns));
     return this.prefix + row * this.columns + column;
   }
 
