@@ -53,17 +53,15 @@ def test_recording_hooks_see_the_changed_value_whichever_was_activated_first():
         assert record.values["x"] == 2
 
 
-class Anew(Hook):
-    turn = Turn.ANEW
-
-    def on_value(self, module, name, value):
-        return torch.ones(1)
+class Before(Record):
+    turn = Turn.UNCHANGED
 
 
-def test_what_is_computed_anew_is_still_changed_and_recorded_whichever_was_activated_first():
-    record = Record()
-    with activate(record), activate(Double()), activate(Anew()):
-        assert hook(MODULE, "value", torch.zeros(1)).item() == 2.0
+def test_what_the_network_computed_is_seen_before_a_change_whichever_was_activated_first():
+    before, record = Before(), Record()
+    with activate(record), activate(Double()), activate(before):
+        assert hook(MODULE, "value", torch.ones(1)).item() == 2.0
+    assert before.values["value"].item() == 1.0
     assert record.values["value"].item() == 2.0
 
 

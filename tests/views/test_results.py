@@ -1,16 +1,18 @@
 """What views compute is what the model does: each result against the truth, and what a figure shows of it."""
 
 from copy import deepcopy
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from PIL.Image import Transpose
 
 from conftest import noise
 from vitreous.data.preprocess import default_preprocess
 from vitreous.data.samples import samples
-from vitreous.inside.artifacts import with_registers
+from vitreous.inside.artifacts import Artifacts, with_registers
 from vitreous.inside.attention import entropy, mean_distance
 from vitreous.inside.capture import capture
 from vitreous.inside.intervene import intervene
@@ -24,6 +26,7 @@ from vitreous.views import trust
 from vitreous.views.inspection import Choice, Inspection
 from vitreous.views.maps import heat_map
 from vitreous.views.registry import VIEWS
+from vitreous.views.tokens import _with_registers
 from vitreous.weights.card import Card
 from vitreous.weights.load import load
 
@@ -290,6 +293,58 @@ def test_without_outlying_tokens_one_line_says_that_there_are_no_registers(compu
     ((name, said),) = compute("registers").rows
     assert name == "test-time registers"
     assert said.startswith("none: no patch's token is an outlier")
+
+
+def test_distances_entropy_and_similarity_are_those_of_the_patches_left(model, photo):
+    """As in a model of one row of patches less, whose image and positions are cut alike."""
+    whole, off = Inspection(model, photo), range(20, 30)
+    shorter = ViT(replace(model.config, image_size=(16, 40))).eval()
+    shorter.load_state_dict(
+        {name: value[:, :-10] if name == "pos_embed" else value for name, value in model.state_dict().items()}
+    )
+    shorter.card = model.card
+    cut = Inspection(shorter, photo)
+    cut.x = whole.x[:, :, :16]
+    with intervene(model, patches_off=off):
+        for name in ("distance", "entropy", "block-similarity"):
+            found, expected = (VIEWS[name].results(one)[""] for one in (whole, cut))
+            np.testing.assert_allclose(found.values, expected.values, rtol=1e-4, atol=1e-5, err_msg=name)
+        colours = [VIEWS["token-colours"].results(one)[""].values[:, :20] for one in (whole, cut)]
+    assert np.abs(colours[0] - colours[1]).mean() < 0.1
+
+
+def test_trust_compares_with_random_weights_under_the_same_intervention():
+    inspection = Inspection(model := load("packaged:cifar10"), samples()["chelsea"])
+    with intervene(model, patches_off=range(32)):
+        fresh = trust.faithfulness.reinitialised(model)
+        with intervene(fresh, patches_off=range(32)):
+            rollout = METHODS["rollout"](fresh, inspection.x, inspection.target).cpu()
+        found = {"rollout": METHODS["rollout"](model, inspection.x, inspection.target).cpu()}
+        similar = trust.similarity_to_random_weights(found, inspection)["rollout"]
+    assert rollout[0, :4].abs().max() == 0  # no share of what is not there
+    assert similar == trust.faithfulness.rank_correlation(found["rollout"], rollout).item()
+
+
+def test_a_live_page_of_a_changed_model_is_refused(tmp_path):
+    """The page holds a copy of the network, which the intervention does not change."""
+    explanation = Explanation(Inspection(model := load("packaged:cifar10"), samples()["chelsea"]), "story")
+    with intervene(model, heads_off=[(0, 0)]), pytest.raises(ValueError, match="save the page without live"):
+        explanation.save(tmp_path / "page.html", live=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_registers_of_a_changed_model_are_refused_in_one_line():
+    """They are shown by a copy, which the intervention does not change."""
+    model = load("packaged:cifar10")
+    with intervene(model, heads_off=[(0, 0)]), pytest.raises(ValueError, match="switch nothing off"):
+        VIEWS["registers"].results(Inspection(model, samples()["chelsea"]))
+
+
+def test_registers_are_shown_of_the_pixels_that_are_inspected():
+    inspection = Inspection(load("packaged:cifar10"), samples()["chelsea"])
+    inspection.view = inspection.view.transpose(Transpose.FLIP_LEFT_RIGHT)
+    inspection.artifacts = Artifacts((3,), 1)
+    assert torch.equal(_with_registers(inspection, [(1, 7)]).x, inspection.x)
 
 
 @pytest.mark.slow

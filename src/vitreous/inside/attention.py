@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vitreous.inside.capture import Internals, capture
 from vitreous.inside.glossary import full_name
+from vitreous.inside.intervene import tokens_left
 from vitreous.models.dense_head import RegionHead
 from vitreous.models.tokens import TokenLayout
 from vitreous.models.vit import TransformerBlock, ViT
@@ -98,13 +99,14 @@ def readout(model: ViT, pooled: Tensor | None = None) -> Tensor:
     Weights sum to 1, but for what CaiT's class token keeps of itself. The class token has all of it, or shares it with
     a distillation token that has a head, or it is spread over patches. Attention pooling decides it anew for each
     image: given its attention `pooled`, `[b h 1 t]`, the result is `[b t]`.
-    A dense head reads all patches alike; at a pixel, those around it (`models/dense_head.py`).
+    A dense head reads all patches alike; at a pixel, those around it (`models/dense_head.py`). In the place of patches
+    that an intervention removed, a head reads the mean of those that are left.
     """
     layout, weights = model.layout, []
     if model.config.dense != "none":
         patches = torch.full(layout.grid, 1 / layout.patches, device=next(model.parameters()).device)
         shares = model.head.patch_shares(layout.grid) if isinstance(model.head, RegionHead) else patches
-        return F.pad(shares.flatten(), (layout.prefix, 0))
+        return _over_patches_left(F.pad(shares.flatten(), (layout.prefix, 0)), model)
     if model.attn_pool is not None:
         if pooled is None:
             raise ValueError("this model pools by attention: capture pool.attention, and pass it as `pooled`")
@@ -117,4 +119,12 @@ def readout(model: ViT, pooled: Tensor | None = None) -> Tensor:
         weights.append(rows[layout.distillation_index])
     if "mean" in model.config.pool:
         weights.append(layout.to_grid(rows, dim=0).mean(dim=(0, 1)))
-    return torch.stack(weights).mean(dim=0)
+    return _over_patches_left(torch.stack(weights).mean(dim=0), model)
+
+
+def _over_patches_left(row: Tensor, model: ViT) -> Tensor:
+    """Spread what the head reads of removed patches, of the row `[t]`, over those that are left."""
+    if (left := tokens_left(model).to(row.device)).all():
+        return row
+    among = F.pad(left[model.layout.prefix :].to(row), (model.layout.prefix, 0))  # the patches that are left
+    return torch.where(left, row, 0) + row[~left].sum() * among / among.sum()

@@ -37,7 +37,7 @@ class Internals(Mapping[str, Tensor]):
         self.layers, self.heads, self.queries = tuple(layers), heads, queries
         self._values: dict[str, Tensor] = {}
         self.weighted: dict[str, Tensor] = {}
-        """With gradients: attention times values by the full name of `mixed`, before an intervention changed it."""
+        """Attention times values by the full name of `mixed`, if captured: before an intervention changed it."""
 
     def __repr__(self) -> str:
         if not self._values:
@@ -184,7 +184,7 @@ class _Recorder(Hook):
 
 
 class _Weighted(Hook):
-    """The hook that keeps attention times values in the graph, as the captured attention gave it."""
+    """The hook that keeps attention times values as the captured attention gave it, in the graph if gradients are."""
 
     turn = Turn.UNCHANGED
 
@@ -193,11 +193,13 @@ class _Weighted(Hook):
 
     def on_value(self, module: nn.Module, name: str, value: Tensor) -> Tensor:
         known, kept = self.recorder, self.recorder.internals.weighted
-        if name == "mixed" and value.requires_grad:
-            prefix = "pool." if module is known.pool else known.prefixes.get(id(module))
-            if prefix is not None:
+        prefix = "pool." if module is known.pool else known.prefixes.get(id(module))
+        if name == "mixed" and prefix is not None:
+            if known.gradients and value.requires_grad:
                 value.retain_grad()
                 kept[prefix + name] = value
+            elif known.to is None:  # else the device's memory is to be free again
+                kept[prefix + name] = value.detach()
         return value
 
 
@@ -276,7 +278,7 @@ def capture(
         queries = all_within(queries, plain.layout.tokens, "token")
     internals = Internals(chosen, heads, queries)
     recorder = _Recorder(plain, wanted, internals, gradients, None if to is None else pick_device(to))
-    weighted = activate(_Weighted(recorder)) if gradients else nullcontext()
+    weighted = activate(_Weighted(recorder)) if wanted & {"mixed", "pool.mixed"} else nullcontext()
     with activate(recorder), weighted, plain_running(compiled):
         yield internals
 

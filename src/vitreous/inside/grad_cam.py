@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from vitreous.inside.capture import capture, underneath
 from vitreous.inside.glossary import full_name
 from vitreous.inside.gradients import Target, class_score, differentiable
+from vitreous.inside.intervene import tokens_left
 
 if TYPE_CHECKING:
     from vitreous.models.resnet import ResNet
@@ -58,7 +59,14 @@ def _cam(
         score = class_score(model(x), target)
         tokens = internals[full_name("norm1", internals.layers[0])]  # [b t d]
         (gradient,) = torch.autograd.grad(score, [tokens], materialize_grads=True)  # 0 beyond what a dense head reads
-    return weigh(*(plain.layout.to_grid(part.mT) for part in (tokens.detach(), gradient)))
+    left = tokens_left(plain).to(x.device)
+    if left.all():
+        return weigh(*(plain.layout.to_grid(part.mT) for part in (tokens.detach(), gradient)))
+    left[: plain.layout.prefix] = False
+    found = weigh(*(part.mT[:, :, None, left] for part in (tokens.detach(), gradient)))[:, 0]  # of the patches left
+    whole = found.new_zeros(len(found), len(left))  # the others have no part
+    whole[:, left] = found
+    return plain.layout.to_grid(whole)
 
 
 def weighted_channels(activation: Tensor, gradient: Tensor) -> Tensor:

@@ -60,7 +60,7 @@ def ablate_heads(
         inputs.append(tokens)
         tokens = block(tokens)
     read = [inputs[number + 1] for number in model.config.dense_blocks if number < depth - 1]  # by a dense head
-    logits = model.forward_head(*read, model.norm(tokens))
+    logits = model.forward_head(*read, *model.run_blocks(tokens, first=depth))
     target = int(logits.argmax()) if target is None else within(target, model.config.classes, "class")
     effect = torch.empty(depth, heads)
     for layer, start in enumerate(inputs):

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitreous.inside.intervene import KnockOut, intervene, interventions_on
 from vitreous.inside.pixel_gradients import black
 from vitreous.models.last_block import read_last_block, rows_read
 from vitreous.models.tokens import to_pixels
@@ -101,6 +102,8 @@ class HiddenPatches:
         if not self.vit.config.class_token and not kept.any():
             raise ValueError("a ViT without class token reads the mean of its patches: keep at least one")
         tokens = self.vit.assemble(self._patches("image"), self.vit.pos_embed)  # [1 t d]
+        if interventions_on(self.vit):  # which count patches and tokens of the whole sequence
+            return torch.cat([self._removed(tokens, each) for each in kept])
         prefix = kept.new_ones(len(kept), self.vit.layout.prefix)
         seen = torch.cat([prefix, kept], dim=1)  # [m t]
         chosen = seen.nonzero()[:, 1].view(len(seen), -1)  # all masks keep equally many
@@ -109,6 +112,19 @@ class HiddenPatches:
         # attention itself knows positions (rotary, relative bias): all tokens run, none attends to those left out
         read = self.vit.run_blocks(tokens.expand(len(seen), -1, -1), seen[:, None, None])
         return self._head([each[seen].view(len(seen), -1, tokens.shape[-1]) for each in read], seen)
+
+    def _removed(self, tokens: Tensor, kept: Tensor) -> Tensor:
+        """Compute logits of one mask beside other interventions, which hides its patches `[n]` as they would."""
+        assert self.vit is not None
+        off = (~kept).nonzero().flatten().tolist()
+        if len(off) < len(kept):
+            change = intervene(self.vit, patches_off=off)
+        elif self.vit.config.reads_patches:
+            raise ValueError("the head reads patches, and none would be left: keep at least one")
+        else:
+            change = intervene(self.vit, knock_out=KnockOut(keys=[self.vit.layout.prefix + patch for patch in off]))
+        with change:
+            return self.vit.forward_head(*self.vit.run_blocks(tokens))
 
     def _head(self, read: list[Tensor], seen: Tensor | None) -> Tensor:
         """Compute logits with patches hidden; a dense head reads the mean of the tokens left where one is not."""
@@ -119,12 +135,15 @@ class HiddenPatches:
 
     def _patches(self, shown: str | Tensor) -> Tensor:
         """Embed the patches of the image, or of what hidden patches show: `[1 n d]`."""
-        name = shown if isinstance(shown, str) else f"tensor {id(shown)}"
-        if name not in self._embedded:
-            assert self.vit is not None
-            image = self.x if name == "image" else hidden_image(self.model, self.x, shown, self.grid)
-            self._embedded[name] = self.vit.patch_embed(image)
-        return self._embedded[name]
+        assert self.vit is not None
+        keep = isinstance(shown, str) and not interventions_on(self.vit)  # a tensor may change, as do interventions
+        if keep and shown in self._embedded:
+            return self._embedded[str(shown)]
+        whole = isinstance(shown, str) and shown == "image"
+        embedded: Tensor = self.vit.patch_embed(self.x if whole else hidden_image(self.model, self.x, shown, self.grid))
+        if keep:
+            self._embedded[str(shown)] = embedded
+        return embedded
 
     def _blocks(self, tokens: Tensor, seen: Tensor | None = None) -> Tensor:
         """Run blocks and head on the tokens that are not hidden, all or those `seen`: `[m t d]` → `[m classes]`."""

@@ -9,7 +9,7 @@ replaced. Only a layer whose scores or attention are changed leaves the fused ke
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import SupportsIndex
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from vitreous.inside.capture import DERIVED, all_within, plain_running, underneath, within
 from vitreous.inside.glossary import BLOCK, POOL, WHOLE, full_name
-from vitreous.models.hooks import Hook, activate
+from vitreous.models.hooks import HOOKS, Hook, activate
 from vitreous.models.vit import ViT
 
 Change = Tensor | Callable[[Tensor], Tensor]
@@ -72,9 +72,9 @@ class _Intervention(Hook):
         changes: Mapping[str, Change],
         tokens_off: Sequence[int] = (),
     ) -> None:
-        self.model, self.head_weights, self.changes = model, head_weights, changes
-        self.tokens_off = list(tokens_off)
-        self.patches_left = [i for i in range(model.layout.prefix, model.layout.tokens) if i not in set(tokens_off)]
+        self.model: ViT = model
+        self.head_weights, self.changes = head_weights, changes
+        self.knock_outs, self.tokens_off = knock_outs, list(tokens_off)
         self.layers = {
             id(module): layer for layer, block in enumerate(model.blocks) for module in (block, block.attn, block.mlp)
         }
@@ -109,8 +109,9 @@ class _Intervention(Hook):
             value = value.masked_fill(self.blocked[layer].to(value.device), float("-inf"))
         full = name if layer is None else full_name(name, layer)
         if full in self.read and self.tokens_off:  # then the mean over all patches is that over those which are left
-            value = value.clone()  # no other token reads those of patches that are off
-            value[:, self.tokens_off] = value[:, self.patches_left].mean(dim=1, keepdim=True)
+            value, left = value.clone(), tokens_left(self.model)  # by other interventions too
+            off, left[: self.model.layout.prefix] = (~left).nonzero().flatten(), False
+            value[:, off] = value[:, left].mean(dim=1, keepdim=True)  # which no other token reads
         if (change := self.changes.get(full)) is not None:
             value = apply(full, change, value)
         if name == "mixed" and self.head_weights is not None and layer is not None:
@@ -119,6 +120,30 @@ class _Intervention(Hook):
                 raise ValueError(f"head_weights are for {len(weights)} images, the batch has {len(value)}")
             value = value * weights[..., None, None]
         return value
+
+
+def interventions_on(model: nn.Module) -> list[_Intervention]:
+    """List the active interventions on a model, or on one that shares its blocks with it."""
+    found = [each for each in HOOKS.get() if isinstance(each, _Intervention)]
+    return [each for each in found if each.model.blocks is getattr(model, "blocks", None)]
+
+
+def tokens_left(model: ViT) -> Tensor:
+    """Mark the tokens whose patches no active intervention removes, bool `[t]`."""
+    left = torch.ones(model.layout.tokens, dtype=torch.bool)
+    left[[token for each in interventions_on(model) for token in each.tokens_off]] = False
+    return left
+
+
+@contextmanager
+def intervene_alike(model: nn.Module, copy: nn.Module) -> Iterator[None]:
+    """Change internals of a model's copy, whose config is the same, as the active interventions change the model's."""
+    with ExitStack() as stack:
+        for each in interventions_on(model):
+            assert isinstance(copy, ViT)
+            alike = _Intervention(copy, each.head_weights, each.knock_outs, each.changes, each.tokens_off)
+            stack.enter_context(activate(alike))
+        yield
 
 
 def apply(name: str, change: Change, value: Tensor) -> Tensor:
@@ -196,8 +221,8 @@ def intervene(
     knocks = [knock.within(plain) for knock in chosen]
     layout = plain.layout
     gone = sorted({layout.prefix + patch for patch in all_within(patches_off, layout.patches, "patch")})
-    if len(gone) == layout.patches:
-        raise ValueError(f"all {len(gone)} patches are to be removed: leave at least one")
+    if len(gone) and not tokens_left(plain).index_fill(0, torch.tensor(gone), False)[layout.prefix :].any():
+        raise ValueError(f"all {layout.patches} patches are to be removed: leave at least one")
     if gone:
         knocks.append(KnockOut(keys=gone))
     with activate(_Intervention(plain, head_weights, knocks, replace or {}, gone)), plain_running(compiled):

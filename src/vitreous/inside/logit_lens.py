@@ -25,6 +25,7 @@ def logit_lens(model: nn.Module, x: Tensor) -> Tensor:
     read = [number + 1 for number in plain.config.dense_blocks if number + 1 < len(layers) - 1]  # by a dense head
 
     def logits(layer: int) -> Tensor:
-        return plain.forward_head(*(layers[min(each, layer)] for each in read), plain.norm(layers[layer]))
+        (tokens,) = plain.run_blocks(layers[layer], first=plain.config.depth)  # the final norm alone
+        return plain.forward_head(*(layers[min(each, layer)] for each in read), tokens)
 
     return torch.stack([logits(layer) for layer in range(len(layers))])

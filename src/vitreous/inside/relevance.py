@@ -98,14 +98,20 @@ def class_evidence(model: nn.Module, x: Tensor, classes: Sequence[int], *, layer
 
 def _times(row: Tensor, matrix: Tensor) -> Tensor:
     """Multiply a row of relevance by a layer's matrix: `[b t]` and `[b t t]` → `[b t]`."""
+    matrix = _exact(matrix)
     return (row.to(matrix)[:, None] @ matrix)[:, 0]
+
+
+def _exact(value: Tensor) -> Tensor:
+    """Bring what relevance is computed from to single precision, if it is in half: it is a difference of products."""
+    return value.to(torch.promote_types(value.dtype, torch.float32))
 
 
 def _carried(model: ViT, start: Tensor, matrices: Iterator[Tensor]) -> Tensor:
     """Carry relevance from the row that the head reads through matrices `[b t t]`, the last layer's first."""
-    row = start
+    row = start = _exact(start)
     for matrix in matrices:
-        row = row.to(matrix) + _times(row, matrix)
+        row = row.to(matrix.device) + _times(row, matrix)
     return model.layout.to_grid(row if pooled_by(model) else row - start.to(row))
 
 
@@ -138,7 +144,7 @@ def _row_read(model: ViT, internals: Internals, gradients: Sequence[Tensor]) -> 
     """Return the row that relevance starts from, `[b t]`: what the head reads, or a pool's own (∇A ⊙ A)⁺."""
     if not pooled_by(model):
         return readout(model).expand(len(gradients[0]), -1)
-    by_gradient = gradients[-1] @ internals["pool.v"].detach().transpose(-2, -1)  # [b h 1 t]
+    by_gradient = _exact(gradients[-1]) @ _exact(internals["pool.v"].detach()).transpose(-2, -1)  # [b h 1 t]
     return readout(model, (by_gradient * internals["pool.attention"].detach()).clamp_min(0))
 
 
@@ -146,7 +152,7 @@ def _weighted_attention(model: ViT, internals: Internals, gradients: Sequence[Te
     """Yield for relevance each layer and its (∇A ⊙ A)⁺, averaged over heads, `[b t t]`, last layer first."""
     for layer, gradient in reversed(list(zip(internals.layers, gradients, strict=False))):
         attention = attention_of(model, layer, internals[full_name("norm1", layer)].detach())  # [b h t t]
-        values = internals[full_name("v", layer)].detach()
-        by_gradient = gradient @ values.transpose(-2, -1)  # O = A v, so that dA = dO vᵀ: the fused kernel can stay
+        values = _exact(internals[full_name("v", layer)].detach())
+        by_gradient = _exact(gradient) @ values.mT  # O = A v, so that dA = dO vᵀ: the fused kernel can stay
         yield layer, (by_gradient * attention).clamp_min(0).mean(dim=1)
         del attention, by_gradient  # [b h t t] each: freed before the next layer's are made

@@ -14,6 +14,7 @@ Shapes:  l layers · b images · h g heads · t tokens · k width of one head ·
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +22,9 @@ from torch import Tensor, nn
 from vitreous.inside.attention import attention_of, pooled_by, readout
 from vitreous.inside.capture import capture, underneath
 from vitreous.inside.glossary import full_name
+from vitreous.inside.intervene import tokens_left
 from vitreous.models.tokens import TokenLayout
-from vitreous.models.vit import TransformerBlock
+from vitreous.models.vit import TransformerBlock, ViT
 
 FUSIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "mean": lambda attention: attention.mean(dim=1),
@@ -55,7 +57,7 @@ class _Flow:
             fused = self.without_smallest(fused)
         identity = torch.eye(fused.shape[-1]).to(fused)
         total = fused.sum(dim=-1, keepdim=True)
-        fused = torch.where(total > 0, fused / total, identity)  # a row without attention becomes the identity's
+        fused = torch.where(total == 0, identity, fused / total)  # a row without attention becomes the identity's
         return self.residual * identity + (1 - self.residual) * fused
 
     def without_smallest(self, fused: Tensor) -> Tensor:
@@ -147,13 +149,14 @@ def rollout_map(
     if query is not None:
         plain.layout.patch(query)  # raises for a token that does not exist
         row = torch.eye(plain.layout.tokens, device=row.device)[query]
-    options = {"fusion": fusion, "discard": discard, "residual": residual, "layout": plain.layout}
-    return plain.layout.to_grid(rollout_row(layers, row, **options))  # type: ignore[arg-type]
+    return _rollout_of_patches_left(plain, layers, row, fusion=fusion, discard=discard, residual=residual)
 
 
 @torch.no_grad()
 def value_norm_rollout(model: nn.Module, x: Tensor) -> Tensor:
     """Compute rollout by norms of values, a patch's share in what the head reads: `[b c H W]` → `[b rows columns]`.
+
+    A head that an intervention weighs or switches off counts with what it passes on.
 
     >>> from vitreous.models.variants import variant
     >>> from vitreous.models.vit import ViT
@@ -161,24 +164,55 @@ def value_norm_rollout(model: nn.Module, x: Tensor) -> Tensor:
     torch.Size([2, 8, 8])
     """
     plain, _ = underneath(model)
-    with capture(model, ["norm1", "v", *pooled_by(plain)]) as internals:
+    with capture(model, ["norm1", "v", "mixed", *pooled_by(plain)]) as internals:
         model(x)
 
     def matrix(layer: int) -> Tensor:
         block = plain.blocks[layer]
         assert isinstance(block, TransformerBlock)
         attention = attention_of(plain, layer, internals[full_name("norm1", layer)])
+        mixed = full_name("mixed", layer)
+        attention = attention * passed_on(internals.weighted[mixed], internals[mixed])
         return value_norms(attention, projected(block, internals[full_name("v", layer)]))[:, None]  # as one head
 
     layers = (matrix(layer) for layer in reversed(internals.layers))
-    return plain.layout.to_grid(rollout_row(layers, readout(plain, internals.get("pool.attention"))))
+    return _rollout_of_patches_left(plain, layers, readout(plain, internals.get("pool.attention")))
+
+
+def passed_on(given: Tensor, mixed: Tensor) -> Tensor:
+    """Compute the share of what attention gave, `[b h t k]`, that heads pass on in rollout: `[b h t 1]`.
+
+    It is 1, but where an intervention changed `mixed`: then its part along what was given.
+
+    >>> passed_on(torch.tensor([[3.0, 4.0], [1.0, 2.0]]), torch.tensor([[1.5, 2.0], [0.0, 0.0]]))
+    tensor([[0.5000],
+            [0.0000]])
+    """
+    exact = torch.promote_types(given.dtype, torch.float32)
+    given, mixed = given.to(exact), mixed.to(exact)
+    size = given.square().sum(dim=-1, keepdim=True)
+    along = torch.where(size > 0, (given * mixed).sum(dim=-1, keepdim=True) / size, 1.0)
+    return torch.where((given == mixed).all(dim=-1, keepdim=True), 1.0, along)
+
+
+def _rollout_of_patches_left(model: ViT, layers: Iterable[Tensor], row: Tensor, **options: Any) -> Tensor:
+    """Compute the rollout map of layers given last to first, in which patches that were removed have no part."""
+    left = tokens_left(model).to(row.device)
+    if left.all():
+        return model.layout.to_grid(rollout_row(layers, row, layout=model.layout, **options))
+    among = (layer[..., left, :][..., left] for layer in layers)
+    shares = rollout_row(among, row[..., left], layout=model.layout, **options)
+    whole = shares.new_zeros(len(shares), len(left))
+    whole[:, left] = shares
+    return model.layout.to_grid(whole)
 
 
 def projected(block: TransformerBlock, values: Tensor) -> Tensor:
     """Project values for rollout by norms: each head's part of the output projection, `[b h t k]` → `[b h t d]`."""
     heads, k = values.shape[1], values.shape[-1]
-    weight = block.attn.proj.weight.unflatten(1, (heads, k))  # [d h k]
-    result: Tensor = block.ls1(torch.einsum("b h t k, d h k -> b h t d", values, weight))
+    exact = torch.promote_types(values.dtype, torch.float32)  # products of half precision overflow
+    weight = block.attn.proj.weight.unflatten(1, (heads, k)).to(exact)  # [d h k]
+    result: Tensor = block.ls1(torch.einsum("b h t k, d h k -> b h t d", values.to(exact), weight))
     return result
 
 

@@ -8,7 +8,7 @@ Shapes:  b images · d width · m blocks · w width of the decoder · H W pixels
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -73,7 +73,7 @@ class DenseHead(nn.Module):
             numbers = ", ".join(str(number) for number in self.blocks)
             raise ValueError(f"a dense head reads the tokens of blocks {numbers}, got those of {len(tokens)} blocks")
         grids = zip(self.norms, tokens, strict=True)
-        read = [_named(norm, "norm", norm, x.permute(0, 2, 3, 1)) for norm, x in grids]  # [b rows columns d] each
+        read = [norm(hook(norm, "norm_input", x.permute(0, 2, 3, 1))) for norm, x in grids]  # [b rows columns d] each
         x = self.decode(read) if self.projections else torch.cat(read, dim=-1)
         x = F.linear(x, self.weight, self.bias).permute(0, 3, 1, 2)  # [b classes rows columns], finer after a decoder
         return self.upsample(x, size)
@@ -91,13 +91,8 @@ class DenseHead(nn.Module):
         for stage, (convolve, norm) in enumerate(zip(self.convolutions, self.group_norms, strict=True)):
             if 2 << stage <= min(self.patch):  # never finer than pixels
                 x = F.interpolate(x, scale_factor=2.0, mode="bilinear", align_corners=False)
-            x = _named(norm, "gate", F.gelu, _named(norm, "norm", norm, convolve(x)))
+            x = F.gelu(norm(convolve(x)))
         return x.permute(0, 2, 3, 1)
-
-
-def _named(module: nn.Module, name: str, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Name the input and the output of a norm or an activation of a dense head, for `inside/pruned_gradients.py`."""
-    return hook(module, name, function(hook(module, f"{name}_input", x)))
 
 
 class RegionHead(nn.Module):

@@ -20,12 +20,10 @@ from torch import Tensor, nn
 class Turn(IntEnum):
     """When a hook gets a value, among the hooks that are active."""
 
-    ANEW = 0
-    """First: it computes the value anew, whatever it was."""
-    UNCHANGED = 1
-    """It sees the value as the network computed it, and changes nothing."""
-    CHANGE = 2
-    RECORD = 3
+    UNCHANGED = 0
+    """First: it sees the value as the network computed it, and changes nothing."""
+    CHANGE = 1
+    RECORD = 2
     """Last: it sees the value that continues through the network, and changes nothing."""
 
 

@@ -340,16 +340,15 @@ class ViT(nn.Module):
         if self.config.dense != "none":
             grids = [self.layout.to_grid(y.transpose(1, 2)) for y in tokens]  # [b d rows columns] each
             whole = self.config.last_read == self.config.depth - 1
-            dense: Tensor = self.head(grids if whole else grids[:-1], self.config.size)
-            return dense
+            return hook(self, "logits", self.head(grids if whole else grids[:-1], self.config.size))
         (last,) = tokens
         logits: Tensor = self.head(self.pool(last))
         if self.head_dist is not None:  # DeiT averages the logits of its two heads
             logits = (logits + self.head_dist(self.fc_norm(last[:, 1]))) / 2
-        return logits
+        return hook(self, "logits", logits)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return hook(self, "logits", self.forward_head(*self.run_blocks(self.embed(x), mask)))
+        return self.forward_head(*self.run_blocks(self.embed(x), mask))
 
     def features(self, x: Tensor) -> Tensor:
         """Run the ViT without its head: images `[b c H W]` to pooled features `[b feature_width]`."""

@@ -295,6 +295,11 @@ class ViTConfig:
         return self.pool in ("attention", "class-attention")
 
     @property
+    def reads_patches(self) -> bool:
+        """Whether by its `ViTConfig` the head reads patches after the last block, and not the prefix alone."""
+        return self.dense != "none" or self.pools_by_attention or "mean" in self.pool
+
+    @property
     def feature_width(self) -> int:
         """Length of the pooled features by a `ViTConfig`."""
         return 2 * self.width if self.pool == "token+mean" else self.width

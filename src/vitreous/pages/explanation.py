@@ -15,6 +15,7 @@ import numpy as np
 from PIL import Image as pillow
 
 from vitreous.figures.kinds import Lines, Map, Result
+from vitreous.models.hooks import check_no_copy
 from vitreous.models.vit import ViT
 from vitreous.pages.live import LIVE_VIEWS, PRECISIONS, LivePrecision, add_seen, check_live, round_weights
 from vitreous.pages.payload import Payload, encode_image, pack_result
@@ -234,6 +235,7 @@ class Explanation:
         precision: LivePrecision = "fp16" if live is True else live
         if precision not in PRECISIONS:
             raise ValueError(f"live must be True, False, fp16 or int8, got {live!r:.60}")
+        check_no_copy(self.inspection.model, "save the page without live, or outside")
         model = round_weights(check_live(self.inspection.model), precision)
         if self.inspection.image is None:
             raise ValueError("a live page opens with an image: explain one")

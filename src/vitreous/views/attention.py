@@ -10,6 +10,7 @@ from torch import Tensor
 from vitreous.figures.kinds import Dots, Map, Matrix, Results
 from vitreous.figures.selection import Axis, MatrixScale
 from vitreous.inside import attention, rollout
+from vitreous.inside.intervene import tokens_left
 from vitreous.views.inspection import Choice, Inspection
 from vitreous.views.maps import heat_map
 from vitreous.views.view import View
@@ -83,15 +84,16 @@ def _by_block(inspection: Inspection, measure: Callable[[Tensor], Tensor]) -> Te
 
 def distance(inspection: Inspection) -> Dots:
     """Compute the view of how far each head of each block attends, in pixels."""
-    layout, patch = inspection.vit.layout, inspection.vit.config.patch
-    values = _by_block(inspection, lambda one: attention.mean_distance(one, layout, patch))
+    layout, patch, left = inspection.vit.layout, inspection.vit.config.patch, tokens_left(inspection.vit)
+    values = _by_block(inspection, lambda one: attention.mean_distance(one * left[:, None].to(one), layout, patch))
     return Dots(values.numpy(), "How far heads attend", label="mean attention distance (px)", unit=" px")
 
 
 def entropy(inspection: Inspection) -> Dots:
     """Compute the view of how widely each head of each block attends, in nats."""
-    values = _by_block(inspection, attention.entropy)
-    ceiling = log(inspection.vit.layout.tokens)
+    left = tokens_left(inspection.vit)  # other rows are those of patches that an intervention removed
+    values = _by_block(inspection, lambda one: attention.entropy(one[..., left, :]))
+    ceiling = log(int(left.sum()))
     return Dots(values.numpy(), "How widely heads attend", label="entropy (nats)", ceiling=ceiling)
 
 

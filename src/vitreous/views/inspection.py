@@ -17,7 +17,8 @@ from vitreous.inside.artifacts import Artifacts, find_artifacts
 from vitreous.inside.attention import attention_of
 from vitreous.inside.capture import capture
 from vitreous.inside.grad_cam import grad_cam
-from vitreous.inside.hiding import HiddenPatches, log_odds
+from vitreous.inside.hiding import HiddenPatches, filled, log_odds
+from vitreous.inside.intervene import tokens_left
 from vitreous.inside.methods import patch_grid
 from vitreous.inside.pruned_gradients import pruned_gradients
 from vitreous.inside.relevance import ClassEvidence, class_evidence
@@ -316,7 +317,17 @@ class Inspection:
         """The tokens that leave each block in an inspection: `[blocks t d]`."""
         with torch.inference_mode(), capture(self.vit, "output") as captured:
             self.vit(self.x)
-        return captured.stack("output")[:, 0]
+        return self.of_patches_left(captured.stack("output")[:, 0])
+
+    def of_patches_left(self, tokens: Tensor) -> Tensor:
+        """Put the mean of an inspection's other patches, `[blocks t d]`, where an intervention removed patches.
+
+        No token reads those that were removed, and what is computed from all patches should not either.
+        """
+        left = tokens_left(self.vit).to(tokens.device)
+        if left.all():
+            return tokens
+        return filled(tokens[:, left], left.expand(len(tokens), -1), self.vit.layout.prefix)
 
     @cached_property
     def artifacts(self) -> Artifacts:

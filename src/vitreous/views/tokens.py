@@ -12,6 +12,7 @@ from vitreous.figures.selection import At
 from vitreous.inside import representations
 from vitreous.inside.artifacts import Neuron, register_neurons, with_registers
 from vitreous.inside.capture import capture
+from vitreous.inside.intervene import interventions_on, tokens_left
 from vitreous.models.vit import ViT
 from vitreous.runtime.wording import percent
 from vitreous.views.inspection import Inspection
@@ -53,7 +54,12 @@ def norms(inspection: Inspection) -> Map:
 
 
 def registers(inspection: Inspection) -> Results:
-    """Compute the view of test-time registers: attention and rollout without and with them, and the neurons moved."""
+    """Compute the view of tokens with test-time registers: maps without and with them, and the neurons moved.
+
+    The maps are of attention and of rollout.
+    """
+    if interventions_on(inspection.vit):
+        raise ValueError("test-time registers are those of the model as it is: switch nothing off to see them")
     try:
         neurons = register_neurons(inspection.vit, inspection.x)
         reason = "none: no patch's token is an outlier in this image, or no single neuron makes it one"
@@ -78,7 +84,9 @@ def _with_registers(inspection: Inspection, neurons: list[Neuron]) -> Inspection
     count, choice = len(inspection.artifacts.patches), inspection.choice
     if inspection.choice.query is not None and inspection.query_patch is not None:  # patches are counted after them
         choice = replace(choice, query=inspection.choice.query % inspection.vit.layout.tokens + count)
-    return Inspection(with_registers(inspection.vit, neurons, count), inspection.image, choice, inspection.name)
+    found = Inspection(with_registers(inspection.vit, neurons, count), inspection.image, choice, inspection.name)
+    found.view, found.backdrop = inspection.view, inspection.backdrop  # the page may have blurred patches of them
+    return found
 
 
 def _compare(before: Inspection, after: Inspection, neurons: list[Neuron]) -> list[tuple[str, str]]:
@@ -125,7 +133,8 @@ def similarity(inspection: Inspection) -> Matrix:
     """Compute the view of how similar blocks' tokens are: the linear CKA of what any two read."""
     with torch.inference_mode(), capture(inspection.vit, "norm1") as captured:  # normed, as above
         inspection.vit(inspection.x)
-    values = representations.layer_similarity(captured.stack("norm1").float()).cpu().numpy()
+    read = captured.stack("norm1")[:, :, tokens_left(inspection.vit)]  # not what stands for removed patches
+    values = representations.layer_similarity(read.float()).cpu().numpy()
     return Matrix(values, "Similarity of what blocks read (CKA)", rows="block", columns="block")
 
 
@@ -134,7 +143,9 @@ def similarity(inspection: Inspection) -> Matrix:
 
 @torch.no_grad()
 def joint_directions(outputs: Sequence[Tensor], model: ViT) -> np.ndarray:
-    """Describe each patch token of several images by few numbers whose products are cosines: `[b blocks n k]`.
+    """Describe tokens for the view that compares patches of several images: few numbers each, `[b blocks n k]`.
+
+    Their products are the tokens' cosines.
 
     `outputs` are the tokens that leave each block `[blocks t d]`, of each image. The numbers are the patches' unit
     vectors along the directions that hold most of all images, block by block.

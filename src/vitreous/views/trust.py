@@ -11,6 +11,7 @@ from torch import Tensor
 
 from vitreous.figures.kinds import Bars, LinePanel, Lines, Results
 from vitreous.inside import faithfulness
+from vitreous.inside.intervene import intervene_alike
 from vitreous.inside.methods import METHODS, Method, removal_method
 from vitreous.inside.removal import count_passes
 from vitreous.models.vit import ViT
@@ -57,11 +58,9 @@ def similarity_to_random_weights(found: dict[str, Tensor], inspection: Inspectio
     """Compute for the trust view the rank correlation of each map with that of random weights: near 0 is good."""
     random = faithfulness.reinitialised(cast(ViT, inspection.model))  # or a ResNet
     methods = compared_methods(inspection)
-    return {
-        name: faithfulness.rank_correlation(values, methods[name](random, inspection.x, inspection.target).cpu()).item()
-        for name, values in found.items()
-        if name not in BASELINES
-    }
+    with intervene_alike(inspection.model, random):
+        maps = {name: methods[name](random, inspection.x, inspection.target).cpu() for name in found.keys() - BASELINES}
+    return {name: faithfulness.rank_correlation(found[name], maps[name]).item() for name in found if name in maps}
 
 
 def curves(found: dict[str, Tensor], inspection: Inspection, baseline: str = "mean") -> tuple[Tensor, Tensor]:

@@ -348,7 +348,7 @@ export class Network {
   backNorm(slopes, x, name, count) {
     const { width: d, norm_eps: eps, norm } = this.config, weight = this.values[name], t = x.length / d;
     for (let i = 0; i < t; i++) {
-      const own = x.subarray(i * d, (i + 1) * d), { divisor } = spread(own, eps, norm);
+      const own = x.subarray(i * d, (i + 1) * d), divisor = spread(own, eps, norm);
       for (let c = 0; c < count; c++) {
         const at = (c * t + i) * d;
         let mean = 0;
@@ -380,19 +380,19 @@ export class Network {
     return found;
   }
 
-  // the slope of one logit at what its head reads; the norm before the head has its whole slope
+  // the slope of one logit at what its head reads, with the norm's divisor and the activation's gate as constants
   backHead(values, name, target) {
     const { kernels, config, matrices } = this, { at, n, k } = matrices[name], hidden = matrices[`${name}.hidden`];
     const group = kernels.floats(at + 4 * Math.floor(target / 8) * 8 * k, 8 * k);
     let slope = Float64Array.from({ length: k }, (_, i) => group[8 * i + (target % 8)]);
-    const { inside, divisor } = config.fc_norm ? spread(values, config.norm_eps, config.norm) : {};
     if (hidden) {
       const free = kernels.top, x = kernels.put(values), out = kernels.take(hidden.n);
       if (config.fc_norm) this.norm(x, x, "fc_norm", 1, values.length);
       this.linear(out, x, `${name}.hidden`, 1);
+      const before = kernels.floats(out, hidden.n).slice();
       kernels.activate(out, hidden.n, TANH);
       const active = kernels.floats(out, hidden.n);
-      slope = slope.map((value, i) => value * (1 - active[i] ** 2));
+      slope = slope.map((value, i) => value * (Math.abs(before[i]) < 1e-6 ? 1 : active[i] / before[i]));
       const from = kernels.put(slope), to = kernels.take(hidden.k), sums = kernels.take(4 * hidden.k);
       kernels.back(to, from, hidden.at, sums, 1, hidden.n, hidden.k, hidden.n, hidden.k);
       slope = Float64Array.from(kernels.floats(to, hidden.k));
@@ -402,19 +402,18 @@ export class Network {
     const weight = this.values.fc_norm;
     slope = slope.map((value, i) => value * (weight ? weight[i] : 1));
     const mean = config.norm === "rms" ? 0 : slope.reduce((a, b) => a + b, 0) / slope.length;
-    const along = slope.reduce((sum, value, i) => sum + value * inside[i], 0) / slope.length;
-    return slope.map((value, i) => (value - mean - inside[i] * along) / divisor);
+    const divisor = spread(values, config.norm_eps, config.norm);
+    return slope.map((value) => (value - mean) / divisor);
   }
 }
 
-// what a norm divides a token by, and the token after that
+// what a norm divides a token by
 function spread(x, eps, norm) {
   const d = x.length;
   let mean = 0, square = 0;
   if (norm !== "rms") for (let j = 0; j < d; j++) mean += x[j] / d;
   for (let j = 0; j < d; j++) square += (x[j] - mean) ** 2 / d;
-  const divisor = Math.sqrt(square + eps);
-  return { divisor, inside: Float64Array.from(x, (value) => (value - mean) / divisor) };
+  return Math.sqrt(square + eps);
 }
 
 // the length of each row [m d]
