@@ -88,7 +88,7 @@ def attention_of(model: ViT, layer: int, normed: Tensor) -> Tensor:
 
 
 def pooled_by(model: ViT) -> tuple[str, ...]:
-    """Name the internals that `readout`, what the head reads, needs of a model that pools by attention."""
+    """Name the pool's attention and values that `readout` needs of a model whose head reads by attention."""
     pools = model.attn_pool is not None and model.config.dense == "none"
     return ("pool.attention", "pool.v", "pool.mixed") if pools else ()
 

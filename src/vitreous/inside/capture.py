@@ -144,7 +144,10 @@ class _Recorder(Hook):
         return value
 
     def on_attention(self, module: nn.Module, q: Tensor, k: Tensor, mask: Tensor | None) -> None:
-        """Capture scores and attention of the requested heads and rows, computed from q and k: `[b h q t]`."""
+        """Record for `capture` the scores of the requested heads and rows, and their softmax: `[b h q t]`.
+
+        They are computed from q and k.
+        """
         if module is self.pool and self.names & {"pool.scores", "pool.attention"}:
             scores = masked(scaled(q) @ k.transpose(-2, -1), mask)
             for name, value in (("pool.scores", scores), ("pool.attention", scores.softmax(dim=-1))):
@@ -224,7 +227,7 @@ def read_out(q: Tensor, k: Tensor, identity: Tensor) -> Tensor:
 
 
 def padded_identity(k: Tensor) -> Tensor:
-    """Make the identity `[t t]` by which attention is recorded, with columns up to a multiple of 8."""
+    """Make the identity `[t t]` with which the fused kernel is captured, with columns up to a multiple of 8."""
     tokens = k.shape[-2]
     return torch.eye(tokens, tokens + -tokens % 8, device=k.device, dtype=k.dtype)
 
@@ -332,7 +335,7 @@ def underneath(model: nn.Module) -> tuple[ViT, bool]:
 
 @contextmanager
 def plain_running(compiled: bool) -> Iterator[None]:
-    """Run a compiled model uncompiled while its internals are captured or changed, with a warning."""
+    """Inside `capture`, run a compiled model uncompiled, with a warning; likewise inside `intervene`."""
     if not compiled:
         yield
         return

@@ -96,7 +96,7 @@ class HiddenPatches:
         return self._blocks(self.vit.assemble(patches, self.vit.pos_embed))
 
     def _without_tokens(self, kept: Tensor) -> Tensor:
-        """Compute logits of masks that keep equally many patches, whose other tokens are left out."""
+        """Hide patches by leaving out their tokens: logits of masks that keep equally many patches."""
         if self.vit is None:
             raise ValueError("only a ViT has tokens to leave out: hide patches by blur")
         if not self.vit.config.class_token and not kept.any():

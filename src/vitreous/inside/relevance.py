@@ -64,7 +64,9 @@ def gradient_attention(model: nn.Module, x: Tensor, target: Target = None, *, la
 
 
 def class_evidence(model: nn.Module, x: Tensor, classes: Sequence[int], *, layer: int | None = None) -> ClassEvidence:
-    """Compute relevance, gradient × attention of a layer and the importance of heads for several classes of one image.
+    """Compute relevance for several classes of one image, with its parts.
+
+    The parts are gradient × attention of a layer, and the importance of heads.
 
     The image `[1 c H W]` runs forward once, and backward once for each class.
 

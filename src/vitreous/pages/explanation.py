@@ -74,7 +74,7 @@ class Explanation:
 
     @property
     def answer(self) -> Answer | None:
-        """The explanation's answer, as its page has it: most probable classes, labels, numbers or mask.
+        """The answer that an `Explanation`'s page states: most probable classes, labels, numbers or mask.
 
         None without an image or a classifier.
         """
@@ -144,11 +144,11 @@ class Explanation:
         raise ValueError(f"the view {name!r} is no heat map: try removal, relevance, rollout or attention-rows")
 
     def figures(self, name: str) -> dict[str, "Figure"]:
-        """Return the figures of a view by name, for use outside the explanation's page; one alone has the name ''."""
+        """Draw all results of an `Explanation`'s view outside its page, by name; one alone has the name ''."""
         return {part: self.figure(name, part) for part in self.results(name)}
 
     def figure(self, name: str, part: str | None = None) -> "Figure":
-        """Return one figure of a view, for use outside the explanation's page: the first, or the one called `part`."""
+        """Draw one result of an `Explanation`'s view outside its page: the first, or the one called `part`."""
         from vitreous.figures.draw_by_kind import draw  # imported late: the page needs no matplotlib
 
         results = self.results(name)
@@ -211,7 +211,7 @@ class Explanation:
         )
 
     def page(self, progress: Progress = lambda view: None) -> tuple[str, Payload]:
-        """Return the name and the payload of an `Explanation`'s image: one image of a report."""
+        """Pack an `Explanation` as one image of a report's pages: the image's short name, and the payload."""
         payload = self.payload(progress)
         if self.inspection.image is not None and isinstance(self.inspection.model, ViT):
             payload.tokens = self.inspection.outputs.cpu()
@@ -245,7 +245,7 @@ class Explanation:
         return save_report(path, [explanation.page()], model, live=precision)
 
     def save_figures(self, folder: str | Path, format: Format = "png", *, apart: bool = False) -> list[Path]:
-        """Save an explanation as a folder of figures, one file or more for each view, rather than as a page.
+        """Draw the views of an `Explanation` into a folder instead of a page, one file or more for each view.
 
         With `apart`, they go into a new folder inside it, named after the image.
         """
@@ -266,7 +266,7 @@ class Explanation:
         return written
 
     def _repr_html_(self) -> str:
-        """Show an explanation in a notebook by its whole interactive page, in a frame of its own."""
+        """Show the page of an `Explanation` in a notebook, whole and interactive, in a frame of its own."""
         text = html_text.escape(self.html(), quote=True)
         style = "width: 100%; height: 760px; border: 1px solid #ccc; border-radius: 6px"
         return f'<iframe srcdoc="{text}" style="{style}" sandbox="allow-scripts allow-downloads"></iframe>'

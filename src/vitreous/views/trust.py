@@ -73,7 +73,7 @@ def curves(found: dict[str, Tensor], inspection: Inspection, baseline: str = "me
 
 
 def verdict(areas: dict[str, tuple[float, float]], similarity: dict[str, float]) -> str:
-    """Say which map to trust as the most faithful, which are no better than a baseline, and whether the best passes.
+    """Say which map to trust for one image, which are no better than a baseline, and whether the best passes.
 
     `areas` are those under deletion and insertion; a map's score is insertion less deletion.
 
