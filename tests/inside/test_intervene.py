@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from families import family
 
 from conftest import noise
 from vitreous.inside.capture import capture
-from vitreous.inside.intervene import KnockOut, intervene
-from vitreous.models.hooks import HOOKS
+from vitreous.inside.intervene import KnockOut, intervene, interventions_on
+from vitreous.models.hooks import HOOKS, hooks_active
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 
@@ -289,3 +290,13 @@ def test_a_model_that_shares_the_blocks_is_changed_too_and_another_is_not(x):
         assert torch.equal(shared(x), changed)
         assert torch.equal(other(x), plain)
     assert not torch.allclose(changed, plain)
+
+
+def test_an_intervention_that_changes_nothing_is_none():
+    """The explorer makes one for each question; what runs a copy of the model goes on."""
+    model = family("class token")
+    with intervene(model):
+        assert interventions_on(model) == []
+        assert not hooks_active()
+    with intervene(model, heads_off=[(0, 0)]):
+        assert len(interventions_on(model)) == 1

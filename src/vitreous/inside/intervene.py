@@ -9,7 +9,7 @@ replaced. Only a layer whose scores or attention are changed leaves the fused ke
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import SupportsIndex
 
@@ -225,5 +225,7 @@ def intervene(
         raise ValueError(f"all {layout.patches} patches are to be removed: leave at least one")
     if gone:
         knocks.append(KnockOut(keys=gone))
-    with activate(_Intervention(plain, head_weights, knocks, replace or {}, gone)), plain_running(compiled):
+    changes = head_weights is not None or knocks or replace
+    hook = activate(_Intervention(plain, head_weights, knocks, replace or {}, gone)) if changes else nullcontext()
+    with hook, plain_running(compiled):
         yield
