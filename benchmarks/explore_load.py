@@ -22,7 +22,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 
-from vitreous.data.samples import samples
+from vitreous.data.sample_photos import samples
 
 PAUSE = 8  # seconds; the explorer gives memory back when nobody has asked for an image for 5
 LIGHT = ("/", "/assets/page.css", "/assets/explorer.js", "/api/models", "/api/samples", "/api/progress?client=nobody")

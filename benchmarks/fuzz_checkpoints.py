@@ -23,7 +23,7 @@ import bad_checkpoints  # noqa: E402
 from fuzz_images import SLOW, memory  # noqa: E402
 
 from vitreous.cli.main import main as vitreous  # noqa: E402
-from vitreous.data.samples import samples  # noqa: E402
+from vitreous.data.sample_photos import samples  # noqa: E402
 
 MAX_MEMORY = 1024.0  # MB that one checkpoint may raise the memory by
 

@@ -132,7 +132,7 @@ def find_model(name: str | None, random: bool):
 
 def page_file(folder: Path, model=None, precision: str = "fp16") -> Path:
     """Write a live page of a cat; of a model that is given, without the views that take many passes."""
-    from vitreous.data.samples import samples
+    from vitreous.data.sample_photos import samples
     from vitreous.pages.explanation import Explanation
     from vitreous.pages.live import LIVE_VIEWS, check_live, round_weights
     from vitreous.pages.report import save_report
@@ -155,7 +155,7 @@ def speed(name: str | None, random: bool, onnx: Path | None) -> None:
     """Time passes in Node and in Chromium, beside onnxruntime-web where it is given, and what a visitor waits for."""
     from chromium import Watched, browser, until
 
-    from vitreous.data.samples import samples
+    from vitreous.data.sample_photos import samples
     from vitreous.pages.live import pack_network, warn_large
     from vitreous.weights.load import load
 
@@ -261,7 +261,7 @@ def memory() -> None:
     from chromium import Watched, browser, until
     from PIL import Image
 
-    from vitreous.data.samples import samples
+    from vitreous.data.sample_photos import samples
 
     with tempfile.TemporaryDirectory() as name, browser() as found:
         folder = Path(name)
@@ -382,7 +382,7 @@ def odd_images() -> dict[str, bytes]:
     """Make fifty odd images by name: turned, tiny, huge, of other colours, animated, damaged, none at all."""
     from PIL import Image
 
-    from vitreous.data.samples import samples
+    from vitreous.data.sample_photos import samples
 
     photo, found = samples()["coffee"], {}
 

@@ -16,7 +16,7 @@ from playwright.sync_api import sync_playwright
 
 from vitreous import ViT, variant
 from vitreous.data.preprocess import default_preprocess
-from vitreous.data.samples import samples
+from vitreous.data.sample_photos import samples
 from vitreous.pages.explanation import Explanation
 from vitreous.pages.report import save_report
 from vitreous.views.inspection import Inspection

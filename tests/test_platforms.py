@@ -115,7 +115,7 @@ def test_a_recipe_that_compiles_runs_without_a_compiler_and_says_so(tmp_path):
 
 @pytest.mark.usefixtures("no_compiler")
 def test_looking_never_compiles_and_fast_falls_back_to_plain_code(monkeypatch):
-    from vitreous.data.samples import samples
+    from vitreous.data.sample_photos import samples
     from vitreous.predict.classify import classify
 
     image = samples()["chelsea"]

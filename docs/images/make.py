@@ -19,7 +19,7 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from vitreous import explain, load
-from vitreous.data.samples import samples
+from vitreous.data.sample_photos import samples
 from vitreous.figures.style import encode
 
 HERE = Path(__file__).parent

@@ -16,7 +16,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 from vitreous.api.explore import write_site
-from vitreous.data.samples import samples
+from vitreous.data.sample_photos import samples
 from vitreous.pages.live import MODEL_VIEWS
 
 LINK = re.compile(r"(\]\()([^)#\s:]+)(#[^)\s]*)?(\))")

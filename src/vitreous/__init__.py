@@ -33,9 +33,9 @@ _HOMES = {  # public name → its module
     "open_dataset": "vitreous.data.datasets",
     "open_split": "vitreous.data.splits",
     "read_image": "vitreous.data.images",
-    "samples": "vitreous.data.samples",
+    "samples": "vitreous.data.sample_photos",
     "Preprocess": "vitreous.data.preprocess",
-    "TokenLayout": "vitreous.models.tokens",
+    "TokenLayout": "vitreous.models.token_layout",
     "ViT": "vitreous.models.vit",
     "ViTConfig": "vitreous.models.vit_config",
     "ResNet": "vitreous.models.resnet",
@@ -56,12 +56,12 @@ if TYPE_CHECKING:  # so that editors and type checkers see what the lazy import 
     from vitreous.data.datasets import open_dataset
     from vitreous.data.images import read_image
     from vitreous.data.preprocess import Preprocess
-    from vitreous.data.samples import samples
+    from vitreous.data.sample_photos import samples
     from vitreous.data.splits import open_split
     from vitreous.inside.capture import capture
     from vitreous.inside.intervene import intervene
     from vitreous.models.resnet import ResNet
-    from vitreous.models.tokens import TokenLayout
+    from vitreous.models.token_layout import TokenLayout
     from vitreous.models.variants import VARIANTS, variant
     from vitreous.models.vit import ViT
     from vitreous.models.vit_config import ViTConfig

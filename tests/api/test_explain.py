@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import vitreous
-from vitreous.data.samples import samples
+from vitreous.data.sample_photos import samples
 from vitreous.predict.class_matching import find_class
 from vitreous.weights.load import load
 

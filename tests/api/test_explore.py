@@ -9,7 +9,7 @@ from task_sets import TASKS, task_model
 import vitreous
 from vitreous.api.explore import write_site
 from vitreous.cli.main import main
-from vitreous.data.samples import samples
+from vitreous.data.sample_photos import samples
 from vitreous.pages.explanation import Explanation
 from vitreous.views.inspection import Choice, Inspection
 

@@ -13,7 +13,7 @@ from two_towers import write_open_clip
 
 import vitreous
 from vitreous.data.preprocess import default_preprocess
-from vitreous.data.samples import samples
+from vitreous.data.sample_photos import samples
 from vitreous.models.variants import variant
 from vitreous.models.vit import ViT
 from vitreous.pages.explanation import Explanation

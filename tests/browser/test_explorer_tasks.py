@@ -7,7 +7,7 @@ import torch
 from chromium import Watched, settle, until
 from task_sets import task_model
 
-from vitreous.data.samples import samples
+from vitreous.data.sample_photos import samples
 from vitreous.inside.intervene import intervene
 from vitreous.models.dense_head import at_pixel
 from vitreous.runtime.wording import format_number

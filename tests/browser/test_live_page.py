@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 
 from vitreous.api.explore import write_site
 from vitreous.data.preprocess import default_preprocess
-from vitreous.data.samples import samples
+from vitreous.data.sample_photos import samples
 from vitreous.inside.capture import capture
 from vitreous.inside.intervene import intervene
 from vitreous.models.variants import variant

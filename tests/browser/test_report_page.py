@@ -14,7 +14,7 @@ from scipy.stats import spearmanr
 from conftest import CHELSEA, SMALL, noise
 from vitreous.cli.main import main
 from vitreous.data.preprocess import default_preprocess
-from vitreous.data.samples import samples
+from vitreous.data.sample_photos import samples
 from vitreous.figures.kinds import Matrix
 from vitreous.inside.artifacts import Artifacts
 from vitreous.inside.capture import capture
@@ -511,7 +511,7 @@ def test_a_resnet_and_a_model_without_an_image_have_pages(watched, tmp_path):
 
 NOTEBOOK = """
 import vitreous
-from vitreous.data.samples import samples
+from vitreous.data.sample_photos import samples
 import numpy as np
 vitreous.explain(np.asarray(samples()["chelsea"]), "packaged:cifar10")
 """

@@ -16,7 +16,7 @@ from PIL import Image
 from conftest import SMALL
 from vitreous.cli.main import COMMANDS, main
 from vitreous.cli.usage import PURPOSES, welcome
-from vitreous.data.samples import samples
+from vitreous.data.sample_photos import samples
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.weights.save import save

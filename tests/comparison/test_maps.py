@@ -14,7 +14,7 @@ from vitreous.comparison.map_table import signed
 from vitreous.comparison.maps import compare_maps, find_masks, object_values, read_mask, read_parts
 from vitreous.data.images import ImageError
 from vitreous.data.preprocess import Preprocess
-from vitreous.data.samples import samples
+from vitreous.data.sample_photos import samples
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.views import trust as views

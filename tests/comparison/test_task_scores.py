@@ -9,7 +9,8 @@ from vitreous.comparison.statistics import EXCHANGES, exchange_test, images_test
 from vitreous.comparison.task_scores import each_of, exchanger, figures_of, image_scores
 from vitreous.data.preprocess import default_preprocess
 from vitreous.models.variants import variant
-from vitreous.predict.scores import SCORES, mask_rows
+from vitreous.predict.mask_scores import mask_rows
+from vitreous.predict.scores import SCORES
 from vitreous.weights.card import Card
 
 IMAGES, SEEDS, CLASSES = 40, 2, 3

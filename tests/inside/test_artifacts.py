@@ -2,13 +2,13 @@ import pytest
 import torch
 
 from conftest import VIT_TI
-from vitreous.data.samples import samples
+from vitreous.data.sample_photos import samples
 from vitreous.inside.artifacts import find_artifacts, has_registers, register_neurons, with_registers
 from vitreous.inside.capture import capture
 from vitreous.inside.hiding import HiddenPatches
 from vitreous.inside.rollout import rollout_map
 from vitreous.models.last_block import logits_only
-from vitreous.models.tokens import TokenLayout
+from vitreous.models.token_layout import TokenLayout
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.speed.fused_forward import pack

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from vitreous.inside.attention import attention_of, class_maps, entropy, mean_distance, pooled_by, readout
 from vitreous.inside.capture import capture
 from vitreous.inside.intervene import KnockOut, intervene
-from vitreous.models.tokens import TokenLayout
+from vitreous.models.token_layout import TokenLayout
 
 layouts = st.builds(
     TokenLayout,

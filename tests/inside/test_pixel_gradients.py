@@ -9,7 +9,7 @@ from torch import nn
 
 from vitreous.inside.pixel_gradients import black, gradient_input, integrated_gradients, smooth_grad, to_patches
 from vitreous.models.resnet import ResNet, ResNetConfig
-from vitreous.models.tokens import TokenLayout
+from vitreous.models.token_layout import TokenLayout
 
 
 @pytest.mark.parametrize("name", FAMILIES)

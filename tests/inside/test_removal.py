@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from vitreous.data.samples import samples
+from vitreous.data.sample_photos import samples
 from vitreous.inside.faithfulness import rank_correlation
 from vitreous.inside.hiding import HiddenPatches, log_odds
 from vitreous.inside.removal import draw_masks, removal

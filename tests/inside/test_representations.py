@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitreous.inside.representations import layer_similarity, principal_colours, token_norms
-from vitreous.models.tokens import TokenLayout
+from vitreous.models.token_layout import TokenLayout
 
 
 @given(

@@ -18,7 +18,7 @@ from vitreous.inside.rollout import (
     value_norm_rollout,
     value_norms,
 )
-from vitreous.models.tokens import TokenLayout
+from vitreous.models.token_layout import TokenLayout
 
 options = st.fixed_dictionaries(
     {

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from conftest import noise
 from vitreous.data.preprocess import HALF, Preprocess
-from vitreous.data.samples import samples
+from vitreous.data.sample_photos import samples
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.pages.comparison import CLASSES, ComparedDataset, class_gaps, write_comparison_page

@@ -9,7 +9,7 @@ from PIL import Image
 
 import vitreous
 from vitreous.data.preprocess import HALF, Preprocess
-from vitreous.data.samples import samples
+from vitreous.data.sample_photos import samples
 from vitreous.models.resnet import ResNet, resnet_config
 from vitreous.models.vit_config import ViTConfig
 from vitreous.weights.card import Card

@@ -11,7 +11,7 @@ from two_towers import write_open_clip, write_siglip
 import vitreous
 from conftest import noise
 from vitreous.data.preprocess import HALF, Preprocess
-from vitreous.data.samples import samples
+from vitreous.data.sample_photos import samples
 from vitreous.inside.capture import capture
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from vitreous.data.preprocess import Preprocess, default_preprocess
-from vitreous.data.samples import samples
+from vitreous.data.sample_photos import samples
 from vitreous.inside import contributions
 from vitreous.inside.artifacts import with_registers
 from vitreous.inside.capture import capture

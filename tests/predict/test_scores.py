@@ -5,16 +5,8 @@ import pytest
 import torch
 from sklearn.metrics import average_precision_score, f1_score, r2_score
 
-from vitreous.predict.scores import (
-    SCORES,
-    average_precisions,
-    best_thresholds,
-    boundary,
-    class_ious,
-    mask_figures,
-    mask_rows,
-    number_figures,
-)
+from vitreous.predict.mask_scores import boundary, class_ious, mask_figures, mask_rows
+from vitreous.predict.scores import SCORES, average_precisions, best_thresholds, number_figures
 
 
 def in_parts(task, outputs, targets):

@@ -298,7 +298,7 @@ def test_what_is_no_vit_or_no_tensor_is_named(model):
 def test_fast_classifies_alike(tmp_path, capsys, monkeypatch):
     """Through the command line; compiled for real, once."""
     from vitreous.cli.main import main
-    from vitreous.data.samples import samples
+    from vitreous.data.sample_photos import samples
 
     monkeypatch.setattr(module, "default_backends", lambda device, precision: ("eager", "compiled"))
     save(small(), tmp_path / "model")

@@ -7,7 +7,7 @@ from PIL import Image
 
 from conftest import noise
 from vitreous.data.preprocess import HALF, IMAGENET_MEAN, IMAGENET_STD, Preprocess
-from vitreous.data.samples import samples
+from vitreous.data.sample_photos import samples
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.pages.explanation import Explanation

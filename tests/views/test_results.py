@@ -11,7 +11,7 @@ from PIL.Image import Transpose
 
 from conftest import noise
 from vitreous.data.preprocess import default_preprocess
-from vitreous.data.samples import samples
+from vitreous.data.sample_photos import samples
 from vitreous.inside.artifacts import Artifacts, with_registers
 from vitreous.inside.attention import entropy, mean_distance
 from vitreous.inside.capture import capture

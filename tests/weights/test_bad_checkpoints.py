@@ -124,7 +124,7 @@ def test_integers_instead_of_floats_are_accepted_in_a_config():
 
 @pytest.mark.parametrize("case", ["config", "pickle", "nan"])
 def test_the_command_line_prints_one_line(tmp_path, sound, case, capsys):
-    from vitreous.data.samples import samples
+    from vitreous.data.sample_photos import samples
 
     samples()["chelsea"].save(tmp_path / "cat.png")
     if case == "config":

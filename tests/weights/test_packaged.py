@@ -11,7 +11,7 @@ from conftest import CHELSEA, SMALL, VIT_TI, assert_same
 from vitreous.cli.main import main
 from vitreous.data.datasets import open_dataset
 from vitreous.data.images import read_image
-from vitreous.data.samples import samples
+from vitreous.data.sample_photos import samples
 from vitreous.predict.classify import classify
 from vitreous.predict.evaluate import evaluate
 from vitreous.weights.class_names import imagenet_names

@@ -54,7 +54,7 @@ def find_concepts(
     much there is. All images are held in memory: a few thousand are enough, and fit. A model in training mode is
     measured in evaluation mode and left as it was; one in half precision has its concepts learned in single precision.
 
-    >>> from vitreous.data.samples import samples
+    >>> from vitreous.data.sample_photos import samples
     >>> photos = [samples()[name].rotate(angle) for name in ("chelsea", "coffee") for angle in range(6)]
     >>> find_concepts(photos, "packaged:cifar10", block=5, concepts=32, steps=2, measured=1).block
     5

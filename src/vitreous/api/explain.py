@@ -9,7 +9,7 @@ from typing import Any
 from vitreous.data.finding import Images, open_images
 from vitreous.data.images import ImageError, ImageLike, image_name, read_image
 from vitreous.data.preprocess import Fit
-from vitreous.data.samples import samples
+from vitreous.data.sample_photos import samples
 from vitreous.pages.explanation import Explanation
 from vitreous.predict.words import name_target
 from vitreous.runtime.device import pick_device

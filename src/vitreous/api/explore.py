@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from vitreous.data.images import ImageLike, read_image
-from vitreous.data.samples import samples
+from vitreous.data.sample_photos import samples
 from vitreous.models.text import TextTower
 from vitreous.models.vit import ViT
 from vitreous.pages.explanation import Explanation

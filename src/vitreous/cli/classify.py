@@ -77,7 +77,7 @@ def classify(
         merge: Merge this many tokens in each block: faster, and a little less exact (try 8 for a ViT of 197 tokens).
     """
     from vitreous.data.images import ImageError
-    from vitreous.data.samples import samples
+    from vitreous.data.sample_photos import samples
     from vitreous.predict.classify import classify_each
     from vitreous.predict.pipeline import choose_compute
     from vitreous.runtime.device import pick_device

@@ -174,7 +174,7 @@ def _find(
 ) -> tuple[list[tuple[str, ImageLike | None]], list[ImageError]]:
     """List the images that `vitreous explain` is given, and errors of paths that name none."""
     from vitreous.data.images import image_name
-    from vitreous.data.samples import samples
+    from vitreous.data.sample_photos import samples
 
     found, problems = find_inputs(asked, clipboard, console)
     if found or problems:

@@ -22,7 +22,7 @@ from vitreous.inside.faithfulness import area, curves, reinitialised, saco
 from vitreous.inside.methods import Method, patch_grid
 from vitreous.inside.occlusion import greedy_order
 from vitreous.inside.road import road
-from vitreous.models.tokens import covered
+from vitreous.models.token_layout import covered
 from vitreous.models.vit import ViT
 from vitreous.runtime.device import synchronize
 from vitreous.weights.load import Model

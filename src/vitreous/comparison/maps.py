@@ -32,7 +32,7 @@ from vitreous.data.preprocess import Preprocess
 from vitreous.data.sources.mask_folder import MaskFolder, find_mask_folders
 from vitreous.inside.faithfulness import rank_correlation
 from vitreous.inside.methods import choose_methods, patch_grid
-from vitreous.models.tokens import covered
+from vitreous.models.token_layout import covered
 from vitreous.pages.maps import MapExample, write_maps_page
 from vitreous.predict.class_matching import match_dataset
 from vitreous.predict.parts import PartsJob, fingerprint, write_parts

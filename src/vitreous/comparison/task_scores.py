@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitreous.predict.scores import EACH, SCORES, split_counts, variances
+from vitreous.predict.mask_scores import split_counts
+from vitreous.predict.scores import EACH, SCORES, variances
 from vitreous.runtime.wording import FIGURES, accuracy, figure
 
 Floats = NDArray[np.float32] | NDArray[np.float64]

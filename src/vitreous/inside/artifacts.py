@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from vitreous.inside.capture import capture
 from vitreous.inside.representations import token_norms
-from vitreous.models.tokens import TokenLayout
+from vitreous.models.token_layout import TokenLayout
 from vitreous.models.vit import ViT
 
 FACTOR = 4.0

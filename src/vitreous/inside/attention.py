@@ -14,7 +14,7 @@ from vitreous.inside.capture import Internals, capture
 from vitreous.inside.glossary import full_name
 from vitreous.inside.intervene import tokens_left
 from vitreous.models.dense_head import RegionHead
-from vitreous.models.tokens import TokenLayout
+from vitreous.models.token_layout import TokenLayout
 from vitreous.models.vit import TransformerBlock, ViT
 
 

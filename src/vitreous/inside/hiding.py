@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from vitreous.inside.intervene import KnockOut, intervene, interventions_on
 from vitreous.inside.pixel_gradients import black
 from vitreous.models.last_block import read_last_block, rows_read
-from vitreous.models.tokens import to_pixels
+from vitreous.models.token_layout import to_pixels
 from vitreous.models.vit import ViT
 
 BASELINES = ("blur", "mean", "black")

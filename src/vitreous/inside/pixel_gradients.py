@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.inside.gradients import Target, chosen_classes, class_score, differentiable
-from vitreous.models.tokens import TokenLayout
+from vitreous.models.token_layout import TokenLayout
 
 
 def gradient_input(model: nn.Module, x: Tensor, target: Target = None) -> Tensor:

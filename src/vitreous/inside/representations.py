@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from vitreous.models.tokens import TokenLayout
+from vitreous.models.token_layout import TokenLayout
 
 
 @torch.no_grad()

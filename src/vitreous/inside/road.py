@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from vitreous.inside.faithfulness import BATCH, ranks
 from vitreous.inside.gradients import Target, chosen_classes
-from vitreous.models.tokens import to_pixels
+from vitreous.models.token_layout import to_pixels
 
 SHARES = (0.2, 0.4, 0.6, 0.8)
 """Shares of the patches that are removed."""

@@ -23,7 +23,7 @@ from vitreous.inside.attention import attention_of, pooled_by, readout
 from vitreous.inside.capture import capture, underneath
 from vitreous.inside.glossary import full_name
 from vitreous.inside.intervene import tokens_left
-from vitreous.models.tokens import TokenLayout
+from vitreous.models.token_layout import TokenLayout
 from vitreous.models.vit import TransformerBlock, ViT
 
 FUSIONS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 from vitreous.models.stems import STEMS, STRIDES
-from vitreous.models.tokens import TokenLayout
+from vitreous.models.token_layout import TokenLayout
 
 LARGEST = 2**24
 """Upper limit of every size and count in a config."""

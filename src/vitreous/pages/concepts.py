@@ -11,7 +11,7 @@ from typing import SupportsIndex
 from PIL import Image, ImageDraw
 
 from vitreous.inside.concepts import Concept, SparseAutoencoder, switched_off
-from vitreous.models.tokens import TokenLayout
+from vitreous.models.token_layout import TokenLayout
 from vitreous.models.vit import ViT
 from vitreous.pages.render import render, scripted_page
 from vitreous.runtime.files import check_page_file, write_text

@@ -8,7 +8,8 @@ from PIL.Image import fromarray
 
 from vitreous.data.masks import class_colours, draw_mask
 from vitreous.pages.render import data_uri
-from vitreous.predict.scores import average_precisions, best_thresholds, class_accuracies, class_ious
+from vitreous.predict.mask_scores import class_ious
+from vitreous.predict.scores import average_precisions, best_thresholds, class_accuracies
 from vitreous.training.held_out import HeldOutAnswers, HeldOutOutputs
 
 POINTS = 600  # of a scatter plot, spread over all images if there are more

@@ -202,7 +202,7 @@ def classify(
     model's; None does what the checkpoint says. `classes` are words for a CLIP or SigLIP to choose among, `template` is
     the sentence around each, such as "a photo of a {}".
 
-    >>> from vitreous.data.samples import samples
+    >>> from vitreous.data.sample_photos import samples
     >>> answer = classify(samples()["chelsea"], "packaged:cifar10", device="cpu", top=2)
     >>> answer.image, "cat" in answer.best.class_name
     ('chelsea', True)

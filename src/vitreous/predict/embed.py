@@ -32,7 +32,7 @@ def embed(
     model without one. With `tokens` each patch has a vector, `[rows columns d]` or `[images rows columns d]`: the last
     block's normalised tokens, without the class token and registers; of a ResNet the last feature map.
 
-    >>> from vitreous.data.samples import samples
+    >>> from vitreous.data.sample_photos import samples
     >>> photos = samples()
     >>> one, several = (embed(each, "packaged:cifar10", device="cpu") for each in (photos["chelsea"], photos.values()))
     >>> one.ndim, several.ndim, len(several)

@@ -21,6 +21,7 @@ from vitreous.data.splits import open_split
 from vitreous.models.last_block import Compute
 from vitreous.predict.class_matching import match_dataset, note_indices
 from vitreous.predict.evaluation_result import Evaluation, TaskEvaluation
+from vitreous.predict.mask_scores import split_counts
 from vitreous.predict.pipeline import (
     check_finite,
     choose_compute,
@@ -30,7 +31,7 @@ from vitreous.predict.pipeline import (
     plain_compute,
     task_of,
 )
-from vitreous.predict.scores import EACH, SCORES, f1_scores, split_counts
+from vitreous.predict.scores import EACH, SCORES, f1_scores
 from vitreous.predict.words import PLAIN, named_by_folders, with_folder_names
 from vitreous.runtime.distributed import Rank, span
 from vitreous.weights.card import Card
@@ -97,7 +98,7 @@ def evaluate(
     whole. `compute` returns logits of pixels in place of the plain model, such as what `optimize` returns.
     `progress` gets how many of this process's images are done, and of how many.
 
-    >>> from vitreous.data.samples import samples
+    >>> from vitreous.data.sample_photos import samples
     >>> result = evaluate([samples()["chelsea"]], "packaged:cifar10", labels=[3], device="cpu")
     >>> result.images, result.confusion.shape[0] == len(result.class_names)
     (1, True)

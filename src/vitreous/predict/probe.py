@@ -21,8 +21,8 @@ from vitreous.data.preprocess import Preprocess
 from vitreous.models.last_block import Compute
 from vitreous.models.timm_classifier import TimmConfig
 from vitreous.models.vit_config import ViTConfig
+from vitreous.predict.mask_scores import check_masks, class_ious, mask_figures, mask_rows, split_counts
 from vitreous.predict.pipeline import PlainCompute, copy_to, decode_batches, patch_features, plain_compute
-from vitreous.predict.scores import check_masks, class_ious, mask_figures, mask_rows, split_counts
 from vitreous.weights.load import Model, loaded
 
 PATCHES = 50_000

@@ -18,8 +18,8 @@ from starlette.requests import ClientDisconnect
 
 from vitreous import __version__
 from vitreous.data.images import ImageError, read_image
-from vitreous.data.samples import FILES as SAMPLES
-from vitreous.data.samples import samples
+from vitreous.data.sample_photos import FILES as SAMPLES
+from vitreous.data.sample_photos import samples
 from vitreous.models.vit import ViT
 from vitreous.pages.render import ASSETS
 from vitreous.pages.report import describe_answers

@@ -27,7 +27,7 @@ from vitreous.inside.filters import first_filters, principal_filters
 from vitreous.inside.glossary import full_name
 from vitreous.inside.position_similarity import position_similarity
 from vitreous.models.timm_classifier import TimmClassifier
-from vitreous.models.tokens import covered
+from vitreous.models.token_layout import covered
 from vitreous.models.vit import ViT
 from vitreous.runtime.files import short_name, write_arrays
 from vitreous.training.listeners import Listener

@@ -23,7 +23,7 @@ from vitreous.inside.methods import patch_grid
 from vitreous.inside.pruned_gradients import pruned_gradients
 from vitreous.inside.relevance import ClassEvidence, class_evidence
 from vitreous.inside.removal import RemovalMap, count_passes, removal
-from vitreous.models.tokens import covered
+from vitreous.models.token_layout import covered
 from vitreous.models.vit import ViT
 from vitreous.predict.pipeline import check_finite
 from vitreous.predict.questions import as_classifier

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from vitreous.data.samples import samples
+from vitreous.data.sample_photos import samples
 from vitreous.inside.artifacts import register_neurons, with_registers
 from vitreous.models.timm_classifier import split_timm
 from vitreous.models.vit import ViT

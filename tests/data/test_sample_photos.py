@@ -1,4 +1,4 @@
-from vitreous.data.samples import FILES, samples
+from vitreous.data.sample_photos import FILES, samples
 
 
 def test_samples_are_named_photographs():

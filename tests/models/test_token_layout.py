@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import noise
-from vitreous.models.tokens import TokenLayout, to_pixels
+from vitreous.models.token_layout import TokenLayout, to_pixels
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 
