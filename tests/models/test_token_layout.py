@@ -89,6 +89,11 @@ def test_a_patch_reads_the_pixels_of_its_box_and_no_others(cut):
     assert not left_over[..., :height, :width].any()
 
 
+def test_a_resnets_stem_which_rounds_up_takes_whole_patches_alone():
+    with pytest.raises(ValueError, match="not a whole number of 16×16 patches"):
+        ViTConfig(image_size=(38, 45), patch_size=16, stem="r50-s16", partial_patches=True)
+
+
 def test_cells_of_another_grid_divide_what_patches_read_and_those_of_another_network_the_whole_image():
     config = ViTConfig(image_size=(15, 29), patch_size=(4, 6), partial_patches=True, width=16, depth=1, heads=2)
     kept = torch.tensor([[[False, True]], [[True, False]]])

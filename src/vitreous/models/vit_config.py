@@ -230,7 +230,8 @@ class ViTConfig:
                 near = max(h for h in range(1, min(heads, self.width) + 1) if self.width % h == 0)
                 raise ValueError(f"width {self.width} cannot be split over {heads} heads: try {name}={near}")
         (height, width), (patch_height, patch_width) = self.size, self.patch
-        if (height % patch_height or width % patch_width) and (not self.partial_patches or 0 in self.grid):
+        rounds_down = self.partial_patches and not self.stem.startswith("r")  # a ResNet's stem rounds up
+        if (height % patch_height or width % patch_width) and (not rounds_down or 0 in self.grid):
             fits = tuple(max(s // p, 1) * p for s, p in zip(self.size, self.patch, strict=True))
             raise ValueError(
                 f"image_size {height}×{width} is not a whole number of {patch_height}×{patch_width} patches: "
