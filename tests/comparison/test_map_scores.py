@@ -40,6 +40,32 @@ def test_a_map_points_at_the_object_if_its_highest_counted_pixel_is_on_it():
     assert segmentation_scores(maps, mask).pointing.tolist() == [1.0, 0.0]
 
 
+@pytest.mark.parametrize("scale", [1e-14, 1e-30, 1e30])
+def test_scores_do_not_depend_on_the_scale_of_a_map(scale):
+    maps, mask = torch.rand(2, 4, 4, generator=torch.Generator().manual_seed(2)), torch.zeros(16, 16, dtype=torch.int64)
+    mask[4:9, 3:10] = 1
+    expected, found = segmentation_scores(maps, mask), segmentation_scores(maps * scale, mask)
+    torch.testing.assert_close(found.precision, expected.precision, rtol=0, atol=0.02)  # rounding makes and breaks ties
+    torch.testing.assert_close(found.accuracy, expected.accuracy)
+
+
+def test_a_constant_map_marks_no_pixel():
+    mask = torch.zeros(32, 32, dtype=torch.int64)
+    mask[8:20, 8:20] = 1
+    found = segmentation_scores(torch.full((1, 4, 4), 0.3), mask)
+    assert found.intersections.tolist() == [[32 * 32 - 12 * 12, 0]]
+
+
+def test_maps_that_are_not_finite_and_masks_of_ignored_pixels_have_no_score():
+    maps, mask = torch.rand(2, 4, 4), torch.ones(16, 16, dtype=torch.int64)
+    with pytest.raises(ValueError, match="all pixels of the mask are ignored"):
+        segmentation_scores(maps, -mask)
+    for value in (float("nan"), float("inf")):
+        maps[0, 1, 2] = value
+        with pytest.raises(ValueError, match="1 of 32 values of heat maps are NaN or infinite"):
+            segmentation_scores(maps, mask)
+
+
 def test_a_mask_is_compared_where_patches_read_the_image():
     model = family("attention pool", image_size=(15, 29))  # 12×24 of them, in patches of 4×6
     heat, mask = torch.zeros(1, 3, 4), torch.zeros(15, 29, dtype=torch.int64)

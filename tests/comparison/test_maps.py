@@ -1,8 +1,11 @@
 import json
 import re
 import shutil
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 import torch
 from PIL import Image
@@ -11,10 +14,11 @@ from scipy.stats import spearmanr
 from conftest import noise
 from vitreous.cli.main import main
 from vitreous.comparison.map_table import signed
-from vitreous.comparison.maps import compare_maps, find_masks, object_values, read_mask, read_parts
+from vitreous.comparison.maps import _is_correct, compare_maps, find_masks, object_values, read_mask, read_parts
 from vitreous.data.images import ImageError
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.sample_photos import samples
+from vitreous.inside.methods import METHODS as METHODS_OF_MAPS
 from vitreous.models.vit import ViT
 from vitreous.models.vit_config import ViTConfig
 from vitreous.views import trust as views
@@ -192,6 +196,59 @@ def test_an_unreadable_image_is_left_out(model, photos, tmp_path):
     (broken / "cat/broken.png").write_bytes(b"no image")
     found = run(model, tmp_path / "out", data=broken, greedy=0, methods=("relevance", "random"))
     assert found.table["faithfulness"]["images"] == 6
+
+
+def test_an_image_without_a_score_of_masks_is_left_out(model, masked, tmp_path):
+    folder = shutil.copytree(masked, tmp_path / "pets")
+    Image.new("L", (32, 24), 3).save(folder / "masks/dog_1.png")
+    found = run(model, tmp_path / "out", masks=folder, methods=("relevance", "random"))
+    assert found.table["segmentation"]["images"]["all"] == 2
+    for path in (folder / "masks").glob("*.png"):
+        Image.new("L", (32, 24), 3).save(path)
+    with pytest.raises(ValueError, match="none of 3 images has a score of segmentation: cat_1: all pixels of its mask"):
+        run(model, tmp_path / "none", masks=folder, methods=("relevance", "random"))
+
+
+def test_an_image_whose_maps_are_not_finite_is_left_out(model, photos, masked, tmp_path, monkeypatch):
+    seen = []
+
+    def broken(model, x, target):
+        seen.append(target)
+        return torch.full((1, 4, 4), float("nan") if len(seen) == 1 else 1.0)
+
+    monkeypatch.setitem(METHODS_OF_MAPS, "relevance", replace(METHODS_OF_MAPS["relevance"], compute=broken))
+    found = run(model, tmp_path / "faith", data=photos, images=2, greedy=0, methods=("random", "relevance"))
+    assert found.table["faithfulness"]["images"] == 1
+    errors = pyarrow.parquet.read_table(tmp_path / "faith/faithfulness/part-000000.parquet")["error"].to_pylist()
+    assert errors == ["NaN or infinite values in the map of relevance", None]
+    seen.clear()
+    found = run(model, tmp_path / "masks", masks=masked, methods=("random", "relevance"))
+    assert found.table["segmentation"]["images"]["all"] == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [
+        ("train_0001", None),
+        ("mask_0001", None),
+        ("car_1", None),
+        ("class_3", None),
+        ("0001", None),
+        ("sports_car_12", 1),
+        ("test/Sports-Car", 1),
+        ("Siamese_7", 3),
+        ("siamese_cat_7", 3),
+        ("cat_7", None),
+        ("pug", 4),
+        ("pug_face", None),
+    ],
+)
+def test_a_file_is_of_a_class_if_its_words_are_a_whole_name(name, named):
+    labels = ("bullet train", "sports car", "oxygen mask", "Siamese cat, Siamese", "pug", "0001")
+    card = Card("tiny", Preprocess(size=(16, 16), resize=16, mean=HALF, std=HALF), labels)
+    model = SimpleNamespace(config=SimpleNamespace(classes=len(labels)), card=card)
+    expected = [None] * 5 if named is None else [i == named for i in range(5)]
+    assert [_is_correct(name, target, model) for target in range(5)] == expected
 
 
 def test_trust_of_one_image_and_the_comparison_agree_to_the_last_digit(model, photos, tmp_path):

@@ -17,6 +17,7 @@ from vitreous.inside.faithfulness import (
 from vitreous.inside.hiding import HiddenPatches
 from vitreous.inside.pixel_gradients import to_patches
 from vitreous.inside.relevance import relevance
+from vitreous.inside.road import road
 from vitreous.models.resnet import ResNet, ResNetConfig
 from vitreous.models.vit import ViT
 
@@ -230,6 +231,27 @@ def test_there_are_no_more_groups_than_patches():
     for groups in (5, 10):
         found = saco(Patches(), torch.ones(1, 3, 4, 4), maps, 0, groups=groups, baseline=torch.zeros(1))
         torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("scale", [1e-14, 1e-30, 1e30])
+def test_saco_does_not_depend_on_the_scale_of_a_map(scale):
+    maps = torch.tensor([[[4.0, 3.0], [1.0, 2.0]], [[1.0, 2.0], [3.0, 4.0]]])
+    found = saco(Patches(), torch.ones(1, 3, 4, 4), maps * scale, 0, groups=4, baseline=torch.zeros(1))
+    torch.testing.assert_close(found, torch.tensor([0.8, -1.0]))
+    large = torch.full((1, 14, 14), 0.3) * scale  # in groups of 19 and 20 patches, whose means round apart
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 28 * 28, 2))
+    assert saco(model, torch.rand(1, 3, 28, 28), large).item() == 0
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_a_map_that_is_not_finite_has_no_score(value):
+    maps, x = torch.rand(2, 2, 2), torch.ones(1, 3, 4, 4)
+    maps[0, 1, 1] = value
+    for measure in (saco, curves, road):
+        with pytest.raises(ValueError, match="1 of 8 values of heat maps are NaN or infinite"):
+            measure(Patches(), x, maps, 0)
+    with pytest.raises(ValueError, match="1 of 8 values of heat maps are NaN or infinite"):
+        rank_correlation(torch.rand(2, 2, 2), maps)
 
 
 @pytest.mark.parametrize("groups", [1, 3, 4])

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from vitreous.inside.artifacts import filled, find_artifacts
 from vitreous.inside.capture import capture
-from vitreous.inside.faithfulness import area, curves, reinitialised, saco
+from vitreous.inside.faithfulness import area, check_finite, curves, is_flat, reinitialised, saco
 from vitreous.inside.methods import Method, patch_grid
 from vitreous.inside.occlusion import greedy_order
 from vitreous.inside.road import road
@@ -93,13 +93,17 @@ class Scorer:
             found.append((area(insertion) - area(deletion)).item())
         return found
 
+    def reached(self, mask: Tensor) -> Tensor:
+        """Cut a mask `[H W]` to the pixels that compared maps reach: those that fill a patch of a ViT."""
+        height, width = covered(self.model, mask.shape)
+        return mask[:height, :width]
+
     def segmentation(self, x: Tensor, maps: Tensor, mask: Tensor) -> dict[str, list[float]]:
         """Score maps against a mask `[H W]`, as they are and with artifacts filled in: `[m]` each.
 
         Pixels that fill no patch of a ViT are not counted: its maps do not reach them.
         """
-        height, width = covered(self.model, mask.shape)
-        mask = mask[:height, :width]
+        mask = self.reached(mask)
         found: dict[str, Tensor] = {}
         for end, shown in (("", maps), ("_filled", self.without_artifacts(x, maps))):
             scores = segmentation_scores(shown, mask.to(x.device))
@@ -140,10 +144,13 @@ def segmentation_scores(maps: Tensor, mask: Tensor) -> SegmentationScores:
     >>> found.accuracy, found.precision, found.intersections / found.unions
     (tensor([1.]), tensor([1.]), tensor([[1., 1.]]))
     """
+    check_finite(maps)
     counted, object_ = mask.flatten() >= 0, mask.flatten() == 1
+    if not counted.any():
+        raise ValueError("all pixels of the mask are ignored: maps cannot be scored by it")
     heat = F.interpolate(maps[:, None].float(), size=mask.shape, mode="bilinear").flatten(1)  # [m HW]
     low, high = heat.amin(dim=1, keepdim=True), heat.amax(dim=1, keepdim=True)
-    heat = (heat - low) / (high - low).clamp_min(1e-12)
+    heat = torch.where(is_flat(heat)[:, None], 0.0, (heat - low) / (high - low))
     above = heat > heat.mean(dim=1, keepdim=True)
     highest = heat.masked_fill(~counted, -1.0).argmax(dim=1)
     heat, above, object_ = heat[:, counted], above[:, counted], object_[counted]

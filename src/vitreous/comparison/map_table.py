@@ -39,17 +39,22 @@ def faithfulness_table(
 ) -> dict[str, Any]:
     """Make the table of heat maps' faithfulness: scores of every method, best first; differences paired by image.
 
-    A method is ranked by its mean difference to the reference over the operators that it was not fitted with.
+    A method is ranked by its mean difference to the reference over the operators that it was not fitted with. Its
+    `bar` is the best baseline's difference over the same operators.
     """
     names = list(methods)
     gains = {way: columns[f"insertion_{way}"] - columns[f"deletion_{way}"] for way in operators}  # [images m]
     base = names.index(REFERENCE) if REFERENCE in names else 0
-    sane = ~np.isnan(columns["sanity"][:, 0])
+    over = {way: gains[way] - gains[way][:, [base]] for way in operators}
+    baselines = [names.index(name) for name in BASELINES if name in names]
+    sanity = np.broadcast_to(columns["sanity"].reshape(len(columns["target"]), -1), columns["road"].shape)  # or all NaN
+    sane = ~np.isnan(sanity[:, 0])
     floor = _sanity_floor(columns, sane, len(names))
     rows = []
     for i, (name, method) in enumerate(methods.items()):
         free = [way for way in operators if way not in method.fitted]
-        difference = np.mean([gains[way][:, i] - gains[way][:, base] for way in free], axis=0)
+        differences = np.mean([over[way] for way in free], axis=0)  # [images m]
+        bars = [float(differences[:, j].mean()) for j in baselines]
         row: dict[str, Any] = {
             "name": name,
             "paper": method.paper,
@@ -57,19 +62,20 @@ def faithfulness_table(
             "backward": method.backward,
             "seconds": float(np.median(columns["seconds"][:, i])),
             "fitted": [way for way in operators if way in method.fitted],
-            "over": _difference(difference),
+            "over": _difference(differences[:, i]),
+            "bar": max(bars, default=None),
         }
         for way in operators:
             row[way] = {
                 "score": float(gains[way][:, i].mean()),
                 "deletion": float(columns[f"deletion_{way}"][:, i].mean()),
                 "insertion": float(columns[f"insertion_{way}"][:, i].mean()),
-                "over": _difference(gains[way][:, i] - gains[way][:, base]),
+                "over": _difference(over[way][:, i]),
             }
         for measure in ("road", "saco"):
             values = columns[measure]
             row[measure] = {"score": float(values[:, i].mean()), "over": _difference(values[:, i] - values[:, base])}
-        row["sanity"] = float(np.abs(columns["sanity"][sane, i]).mean()) if method.trained and sane.any() else None
+        row["sanity"] = float(np.abs(sanity[sane, i]).mean()) if method.trained and sane.any() else None
         row["sanity_floor"] = float(floor[i]) if method.trained and floor is not None else None
         rows.append(row)
     rows.sort(key=lambda row: -row["over"]["mean"])
@@ -201,7 +207,9 @@ def passes(row: Mapping[str, Any]) -> str:
 def map_verdict(rows: Sequence[Mapping[str, Any]]) -> str:
     """Say below heat maps' table which is the most faithful, which at one pass, and which know no more than the centre.
 
-    >>> row = lambda name, over, forward=1: {"name": name, "forward": forward, "over": {"mean": over}}
+    A method is compared with the baselines over the operators that it was not fitted with.
+
+    >>> row = lambda name, over, forward=1: {"name": name, "forward": forward, "over": {"mean": over}, "bar": -0.3}
     >>> map_verdict([row("centre", -0.3), row("relevance", 0.0), row("removal-64", 0.1, 65)])
     'Most faithful: removal-64; with one forward pass: relevance.'
     >>> map_verdict([row("centre", -0.3), row("relevance", 0.0), row("Grad-CAM++", -0.4)])
@@ -214,8 +222,7 @@ def map_verdict(rows: Sequence[Mapping[str, Any]]) -> str:
     said = f"Most faithful: {maps[0]['name']}"
     if maps[0]["forward"] > 1 and (quick := [row["name"] for row in maps if row["forward"] <= 1]):
         said += f"; with one forward pass: {quick[0]}"
-    bars = [row["over"]["mean"] for row in ranked if row["name"] in BASELINES]
-    weak = [row["name"] for row in maps if bars and row["over"]["mean"] <= max(bars)]
+    weak = [row["name"] for row in maps if row["bar"] is not None and row["over"]["mean"] <= row["bar"]]
     return said + (f". No better than a map that knows nothing of the model: {', '.join(weak)}." if weak else ".")
 
 

@@ -182,9 +182,16 @@ def _write(folder: Path, names: Sequence[str], job: PartsJob[Row], what: str, pr
 
 
 def read_parts(folder: Path) -> dict[str, np.ndarray]:
-    """Read the parts that a comparison of maps wrote, without unreadable images: name of a measurement → array."""
+    """Read the parts that a comparison of maps wrote, without images left out: name of a measurement → array.
+
+    Left out are those that cannot be read and those without scores; a `ValueError` says why if they are all.
+    """
     parts = [pyarrow.parquet.read_table(path) for path in sorted(folder.glob("part-*.parquet"))]
     table = pyarrow.concat_tables(parts, promote_options="default")  # parts of an earlier version may lack a column
+    errors = table.filter(pyarrow.compute.is_valid(table["error"]))
+    if table.num_rows and errors.num_rows == table.num_rows:
+        first = ImageError(*(errors[name][0].as_py() for name in ("image", "error")))
+        raise ValueError(f"none of {table.num_rows} images has a score of {folder.name}: {first}")
     table = table.filter(pyarrow.compute.is_null(table["error"]))
     return {name: _array(table[name]) for name in table.column_names if name != "error"}
 
@@ -235,11 +242,15 @@ def _faithfulness_job(
     numbers = {name: i for i, name in enumerate(listed)}
     every = max(1, len(listed) // greedy) if greedy else 0
 
-    def row(name: str, x: Tensor) -> dict[str, Any]:
+    def row(name: str, x: Tensor) -> Row:
         target, probability = _answer(scorer.model, x)
         maps, seconds = scorer.maps(x, target)
         number = numbers[name]
         fresh = scorer.fresh(x, target) if number % SANITY_EVERY == 0 else None
+        if broken := _not_finite(scorer, maps):
+            return ImageError(name, broken)
+        if fresh is not None and (broken := _not_finite(scorer, fresh)):
+            return ImageError(name, f"with fresh weights, {broken}")
         return {
             "target": target,
             "probability": probability,
@@ -262,10 +273,14 @@ def _segmentation_job(
 ) -> PartsJob[Row]:
     model = scorer.model
 
-    def row(name: str, x: Tensor) -> dict[str, Any]:
+    def row(name: str, x: Tensor) -> Row:
+        mask = read_mask(pairs[name][1], model.card.preprocess, values)
+        if not (scorer.reached(mask) >= 0).any():
+            return ImageError(name, "all pixels of its mask that the model sees are ignored")
         target, probability = _answer(model, x)
         maps, seconds = scorer.maps(x, target)
-        mask = read_mask(pairs[name][1], model.card.preprocess, values)
+        if broken := _not_finite(scorer, maps):
+            return ImageError(name, broken)
         return {
             "target": target,
             "probability": probability,
@@ -286,7 +301,7 @@ def _job(
     command: str,
     scorer: Scorer,
     images: Mapping[str, Any],
-    row: Callable[[str, Tensor], dict[str, Any]],
+    row: Callable[[str, Tensor], Row],
     lists: Sequence[str],
     about: Mapping[str, str],
 ) -> PartsJob[Row]:
@@ -311,6 +326,12 @@ def _job(
 
     known = {"command": command, "model": model.card.name, "fingerprint": fingerprint(model), "precision": "fp32"}
     return PartsJob({**known, **about}, table_schema(fields, model.card.name), rows_of, columns)
+
+
+def _not_finite(scorer: Scorer, maps: Tensor) -> str:
+    """Say in `compare_maps` which methods' maps, `[m rows columns]`, have NaN or infinite values; "" if none has."""
+    broken = [name for name, each in zip(scorer.methods, maps, strict=True) if not each.isfinite().all()]
+    return f"NaN or infinite values in the map of {', '.join(broken)}" if broken else ""
 
 
 @torch.no_grad()
@@ -370,11 +391,16 @@ def read_mask(path: Path, preprocess: Preprocess, values: MaskValues | None = No
 
 
 def _is_correct(name: str, target: int, model: Model) -> bool | None:
-    """Return in `compare_maps` whether the answer is the class in a file's name, such as `pug_12`; None if unknown."""
-    words = _words(name.rpartition("/")[2].rsplit("_", 1)[0])
-    named = [i for i in range(model.config.classes) if words <= _words(model.card.label(i))]
-    return target in named if named else None
+    """Return in `compare_maps` whether the answer is the class in a file's name, such as `pug_12`; None if unknown.
+
+    The words before a number have to be all those of a class name, or of one of its synonyms between commas: a file
+    `train_0001` does not show a bullet train.
+    """
+    words = _words(re.sub(r"(^|[\W_]+)\d+$", "", name.rpartition("/")[2]))
+    labels = (model.card.label(i).split(",") for i in range(model.config.classes))
+    named = [i for i, synonyms in enumerate(labels) if words in map(_words, synonyms)]
+    return target in named if words and named else None
 
 
-def _words(name: str) -> set[str]:
-    return set(re.split(r"[\W_]+", name.lower()))
+def _words(name: str) -> list[str]:
+    return re.findall(r"[^\W_]+", name.lower())

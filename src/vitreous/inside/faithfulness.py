@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 BATCH = 54
 """Masked images that run at once: those of one map with 28 steps."""
+FLAT = 1e-6
+"""A map whose values differ by at most this share of its largest absolute value is constant; the rest is rounding."""
 
 
 @torch.no_grad()
@@ -91,8 +93,25 @@ def area(curve: Tensor) -> Tensor:
 
 def ranks(maps: Tensor) -> Tensor:
     """Rank a map's patches for deletion and insertion curves, `[m rows columns]`: 0 is the highest."""
+    check_finite(maps)
     order = maps.flatten(1).argsort(dim=1, descending=True, stable=True)
     return order.argsort(dim=1).view(maps.shape)
+
+
+def check_finite(maps: Tensor) -> None:
+    """Raise if heat maps have NaN or infinite values, which no measure of faithfulness can order."""
+    if bad := int((~maps.isfinite()).sum()):
+        raise ValueError(f"{bad} of {maps.numel()} values of heat maps are NaN or infinite: they cannot be scored")
+
+
+def is_flat(maps: Tensor) -> Tensor:
+    """Return which heat maps are constant but for rounding, at any scale, and so not faithful: `[m …]` → `[m]`.
+
+    >>> is_flat(torch.tensor([[1e-20, 2e-20], [0.3, 0.3000001], [0.0, 0.0]]))
+    tensor([False,  True,  True])
+    """
+    low, high = maps.flatten(1).aminmax(dim=1)
+    return high - low <= FLAT * torch.maximum(low.abs(), high.abs())
 
 
 def random_map(grid: tuple[int, int], seed: int = 0) -> Tensor:
@@ -136,6 +155,8 @@ def rank_correlation(first: Tensor, second: Tensor) -> Tensor:
     >>> rank_correlation(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[1.0, 20.0, 300.0]]))
     tensor(1.)
     """
+    check_finite(first)
+    check_finite(second)
     centred = []
     for values in (first.flatten(-2), second.flatten(-2)):
         below = (values[..., None] > values[..., None, :]).sum(dim=-1)
@@ -182,7 +203,7 @@ def saco(
     whole, left = found[:, int(chosen_classes(found[:1], target))].split([1, len(kept) - 1])
     effects = whole - left.view(len(maps), groups)
     values = (maps[:, None].float() * member).sum(dim=(-2, -1)) / member.sum(dim=(-2, -1))
-    return agreement(values, effects)
+    return agreement(torch.where(is_flat(maps)[:, None], 0.0, values), effects)
 
 
 def agreement(values: Tensor, effects: Tensor) -> Tensor:
@@ -196,4 +217,4 @@ def agreement(values: Tensor, effects: Tensor) -> Tensor:
     weights = (values[:, :, None] - values[:, None]).clamp_min(0)  # each pair once, the higher value first
     agrees = (effects[:, :, None] >= effects[:, None]).to(weights) * 2 - 1
     total = weights.sum(dim=(1, 2))
-    return torch.where(total > 0, (weights * agrees).sum(dim=(1, 2)) / total.clamp_min(1e-12), 0.0)
+    return torch.where(total > 0, (weights * agrees).sum(dim=(1, 2)) / total, 0.0)
