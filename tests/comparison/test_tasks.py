@@ -202,3 +202,13 @@ def test_all_models_get_the_defaults_of_finetune_or_train_for_the_task(task, tmp
     named = configure(Budget("x", recipe="cifar10"), entrants, learned)[0]
     named.check_task(task)
     assert named.flip == (task != "regress")
+
+
+def test_numbers_of_a_study_in_bf16_are_computed_in_fp32(tmp_path):
+    _, tested = open_split(make_task(tmp_path / "data", "regress"))
+    model = task_model("regress", tested.class_names)
+    with torch.no_grad():
+        model.head.bias += 1990  # as a model of years has it
+    exact, half = (predict_task(model, tested, device="cpu", precision=each) for each in ("fp32", "bf16"))
+    np.testing.assert_array_equal(half.rows, exact.rows)
+    assert len(np.unique(exact.rows[:, 0])) > len(exact.rows) // 2

@@ -498,3 +498,55 @@ def test_a_test_split_that_thresholds_were_chosen_on_has_the_note_too(tmp_path):
     assert evaluate(data, model, device="cpu").note == ""
     model.card.training = record(data, train)
     assert evaluate(data, model, device="cpu").note.startswith("the thresholds of the labels were chosen on these")
+
+
+def numbered(names):
+    """A model of ten classes that has a name for each, with images."""
+    model = load("packaged:cifar10")
+    model.card.class_names = tuple(names)
+    return model, [Image.effect_noise((32, 32), 10 * i + 10).convert("RGB") for i in range(6)]
+
+
+def test_a_number_is_an_index_whichever_others_occur_and_a_text_may_be_a_name():
+    model, images = numbered(str(i) for i in range(1, 11))
+    with torch.no_grad():
+        model.head.weight.zero_()
+        model.head.bias.copy_(torch.eye(10)[6])  # every image is class 6, which is called "7"
+    assert evaluate(images, model, labels=[6] * 6).top1 == 1
+    assert evaluate(images, model, labels=np.array([6] * 5 + [0])).top1 == pytest.approx(5 / 6)
+    assert evaluate(images, model, labels=["7"] * 6).top1 == 1
+    assert evaluate(images, model, labels=["7", 6, "7", 6, "7", np.int64(6)]).top1 == 1
+    for wrong in (10, -1):
+        with pytest.raises(ValueError, match=f"{wrong} is no class index: the model has classes 0 to 9"):
+            evaluate(images, model, labels=[6] * 5 + [wrong])
+    with pytest.raises(ValueError, match=r"the index of a class or its name, got 6\.5"):
+        evaluate(images, model, labels=[6.5] * 6)
+
+
+def test_two_classes_of_one_name_are_counted_apart(tmp_path):
+    model, images = numbered(["crane", "crane", *"cdefghij"])
+    with torch.no_grad():
+        model.head.weight.zero_()
+        model.head.bias.copy_(torch.eye(10)[0])
+    result = evaluate(images, model, labels=[0, 0, 0, 1, 2, 2])
+    assert result.counts == {"crane (0)": 3, "crane (1)": 1, "c": 2}
+    assert result.balanced_accuracy == pytest.approx(1 / 3)
+    assert not result.is_balanced
+    assert sum(result.counts.values()) == result.images
+    result.write(tmp_path)
+    assert json.loads((tmp_path / "per_class.json").read_text()) == {"crane (0)": 1.0, "crane (1)": 0.0, "c": 0.0}
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "int8"])
+def test_numbers_are_not_computed_in_a_precision_that_rounds_them(precision, tmp_path):
+    """Near 1,991 bf16 has only multiples of 8."""
+    model = task_model("regress")
+    data = open_dataset(make_task_data(tmp_path / "data", "regress"))
+    with pytest.raises(ValueError, match=f"numbers are computed in fp32, {precision} would round them"):
+        evaluate(data, model, precision=precision)
+
+
+def test_of_equal_logits_the_first_five_hold_the_first():
+    labels = torch.zeros(20, dtype=torch.long)
+    rows = SCORES["classify"].rows(torch.zeros(20, 20), labels)
+    assert SCORES["classify"].figures(rows, labels.tolist()) == {"top1": 1.0, "top5": 1.0}

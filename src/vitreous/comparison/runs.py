@@ -196,7 +196,8 @@ def _outputs(model: Model, data: ImageDataset, device: str, precision: str) -> I
     model = model.to(chosen).eval()
     problems: list[ImageError] = []
     for tensors, part in decode_batches(data, model.card.preprocess, BATCH, problems):
-        with torch.autocast(chosen.type, torch.bfloat16, enabled=precision == "bf16"):
+        half = precision == "bf16" and data.task != "regress"  # which would round numbers
+        with torch.autocast(chosen.type, torch.bfloat16, enabled=half):
             outputs = logits_only(model, model.card.preprocess.normalise(to_device(tensors, chosen))).float()
         check_finite(outputs, model.card.name)
         yield outputs, part

@@ -114,6 +114,16 @@ def note_indices(data: ImageDataset, model: Model) -> str:
     return f"class names {list_some(data.class_names)} are read as class indices: {list_some(named)}"
 
 
+def told_apart(names: Sequence[str]) -> list[str]:
+    """Add its index to each class name that another class has too: results by name are then those of one class.
+
+    >>> told_apart(["crane", "dog", "crane"])
+    ['crane (0)', 'dog', 'crane (2)']
+    """
+    counts = Counter(names)
+    return [name if counts[name] == 1 else f"{name} ({index})" for index, name in enumerate(names)]
+
+
 def match_classes(
     names: Sequence[str], model_names: Sequence[str] | None, classes: int, *, as_indices: bool = True
 ) -> list[int]:

@@ -1,11 +1,12 @@
 """`evaluate` of the Python API: the figures of a model's task on images that it was not trained on."""
 
 import json
+import operator
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from vitreous.data.images import ImageError
 from vitreous.data.preprocess import Fit, Preprocess
 from vitreous.data.splits import open_split
 from vitreous.models.last_block import Compute
-from vitreous.predict.class_matching import match_dataset, note_indices
+from vitreous.predict.class_matching import match_classes, match_dataset, note_indices, told_apart
 from vitreous.predict.evaluation_result import Evaluation, TaskEvaluation
 from vitreous.predict.mask_scores import split_counts
 from vitreous.predict.pipeline import (
@@ -66,7 +67,7 @@ def evaluate(
     data: ImageDataset | Images,
     model: Model | str | None = None,
     *,
-    labels: Sequence[int | str] | None = None,
+    labels: Sequence[SupportsIndex | str] | None = None,
     limit: int | None = None,
     batch_size: int = 16,
     device: str = "auto",
@@ -107,7 +108,7 @@ def evaluate(
     task = task_of(model)
     if labels is None and isinstance(data, (str, Path)):
         data, note = open_unseen(data, model, all_images=all_images)
-    data = _labelled(data, labels)
+    data = _labelled(data, labels, model)
     data = data if limit is None else data.spread(limit)
     if task != data.task:
         raise _other_task(model.card, data.name, data.task)
@@ -180,7 +181,8 @@ def _sum_up_task(tally: _Tally, names: tuple[str, ...], card: Card, note: str) -
         raise ValueError("no image has one of the labels: there is nothing to measure")
     if task == "segment" and not split_counts(rows)[2].any():
         raise ValueError("the masks have no pixel of a class: there is nothing to measure")
-    each = {name: own for name, own in zip(names, EACH[task](rows, targets), strict=True) if own is not None}
+    found = zip(told_apart(names), EACH[task](rows, targets), strict=True)
+    each = {name: own for name, own in found if own is not None}
     figures = SCORES[task].figures(rows, targets)
     if task == "multilabel" and card.thresholds is not None:
         scores = [f1 for f1 in f1_scores(rows, targets, card.thresholds) if f1 is not None]
@@ -307,8 +309,11 @@ def training_config(model: Model) -> dict[str, Any] | None:
     return None
 
 
-def _labelled(data: ImageDataset | Images, labels: Sequence[int | str] | None) -> ImageDataset:
-    """Open `data` for `evaluate` as a dataset; images come with labels, by class index or name."""
+def _labelled(data: ImageDataset | Images, labels: Sequence[SupportsIndex | str] | None, model: Model) -> ImageDataset:
+    """Open `data` for `evaluate` as a dataset; images come with labels, by class index or name.
+
+    A number is an index of the model's classes, also where these are called 1 to 10. A text of digits may be either.
+    """
     if isinstance(data, ImageDataset):
         return data
     if labels is None:
@@ -316,6 +321,28 @@ def _labelled(data: ImageDataset | Images, labels: Sequence[int | str] | None) -
     images, _ = open_images(data)
     if len(images) != len(labels):
         raise ValueError(f"expected a label for each image, got {len(images)} images and {len(labels)} labels")
+    if model.card.head == "classifier" and not all(isinstance(label, str) for label in labels):
+        known, classes = model.card.class_names, model.config.classes
+        return ImageDataset(
+            "images",
+            known or tuple(map(str, range(classes))),
+            tuple(
+                match_classes([label], known, classes)[0] if isinstance(label, str) else _class_index(label, classes)
+                for label in labels
+            ),
+            images.__getitem__,
+        )
     words = [str(label) for label in labels]
     names = sorted(set(words))
     return ImageDataset("images", tuple(names), tuple(names.index(word) for word in words), images.__getitem__)
+
+
+def _class_index(label: SupportsIndex, classes: int) -> int:
+    """Check a label that `evaluate` was given as the index of a class."""
+    try:
+        index = operator.index(label)
+    except TypeError:
+        raise ValueError(f"a label is the index of a class or its name, got {label!r:.60}") from None
+    if not 0 <= index < classes:
+        raise ValueError(f"{index} is no class index: the model has classes 0 to {classes - 1}")
+    return index

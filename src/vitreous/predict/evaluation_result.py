@@ -13,6 +13,7 @@ from torch import Tensor
 
 from vitreous.data.image_dataset import NOUNS
 from vitreous.data.images import ImageError
+from vitreous.predict.class_matching import told_apart
 from vitreous.runtime.files import write_arrays, write_json
 from vitreous.runtime.wording import FIGURES, figure
 
@@ -75,14 +76,14 @@ class Evaluation(MeasuredModel):
     @property
     def counts(self) -> dict[str, int]:
         """The number of images of each class that has some, in an evaluation's result."""
-        counts = self.confusion.sum(dim=1)
-        return {self.class_names[i]: int(counts[i]) for i in counts.nonzero().flatten().tolist()}
+        counts, names = self.confusion.sum(dim=1), told_apart(self.class_names)
+        return {names[i]: int(counts[i]) for i in counts.nonzero().flatten().tolist()}
 
     def per_class(self) -> dict[str, float]:
         """Return the accuracy of each class in an evaluation's result; classes without images are left out."""
-        counts = self.confusion.sum(dim=1)
+        counts, names = self.confusion.sum(dim=1), told_apart(self.class_names)
         rates = self.confusion.diagonal() / counts
-        return {self.class_names[i]: rates[i].item() for i in counts.nonzero().flatten().tolist()}
+        return {names[i]: rates[i].item() for i in counts.nonzero().flatten().tolist()}
 
     @property
     def is_balanced(self) -> bool:

@@ -230,7 +230,14 @@ class PlainCompute:
 
 def plain_compute(model: Model, output: PlainOutput, device: str = "auto", precision: str = "fp32") -> PlainCompute:
     """Make the stage of the inference pipeline that runs the plain model on a device; the caller's is not changed."""
+    check_precision(model, precision, output)
     return PlainCompute(copy_to(model, device, precision), output)
+
+
+def check_precision(model: Model, precision: str, output: str = "logits") -> None:
+    """Raise before the pipeline computes numbers in a precision that would round them: bf16 has no 1,991."""
+    if output == "logits" and precision != "fp32" and model.card is not None and model.card.task == "regress":
+        raise ValueError(f"numbers are computed in fp32, {precision} would round them: leave the precision out")
 
 
 def copy_to(model: Model, device: str, precision: str) -> Model:
@@ -268,6 +275,7 @@ def choose_compute(
     logits by rounding alone. Features without `fast` are the plain model's, bit for bit; those of patches always.
     Inside `capture` or `intervene`, which see neither copies nor other threads, many images run plainly too.
     """
+    check_precision(model, precision, output)
     narrow = precision in ("int8", "fp8")
     if output == "tokens" and (fast or merge or narrow):
         raise ValueError("patch features are the plain model's, in fp32, bf16 or fp16: leave --fast and --merge out")

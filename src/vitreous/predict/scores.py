@@ -43,11 +43,11 @@ class Scores:
 def class_rows(logits: Tensor, labels: Tensor) -> Tensor:
     """Score classes: predicted class, its probability, the label's probability, label among the first five: `[b 4]`."""
     logits = logits.float()  # bf16 would round the indices of classes above 256
-    best = logits.topk(min(5, logits.shape[-1]), dim=-1).indices  # [b 5]
+    best, first = logits.topk(min(5, logits.shape[-1]), dim=-1).indices, logits.argmax(dim=-1)  # [b 5], [b]
     probability = logits.softmax(dim=-1)
     own = probability.gather(1, labels[:, None])[:, 0]
-    hit = (best == labels[:, None]).any(dim=-1)
-    return torch.stack([logits.argmax(dim=-1), probability.amax(dim=-1), own, hit], dim=-1)
+    hit = (best == labels[:, None]).any(dim=-1) | (first == labels)  # of equal logits, topk may leave out the first
+    return torch.stack([first, probability.amax(dim=-1), own, hit], dim=-1)
 
 
 def class_figures(rows: Tensor, labels: NDArray[np.float32] | Sequence[int] | None) -> dict[str, float]:
