@@ -39,7 +39,7 @@ class RemovalMap:
     map: Tensor
     """How much keeping a patch raises the log-odds, rather than hiding it: `[rows columns]`, or `[k rows columns]`."""
     error: Tensor
-    """The standard error of each."""
+    """The standard error of each, right on average over patches. A few strong ones among none come out too low."""
     passes: int
     """Forward passes used."""
     stable: bool
@@ -75,7 +75,7 @@ def removal(
     generator = torch.Generator().manual_seed(seed)
     turns = [operators[0], operators[0], *operators[1:]] if len(operators) > 1 else list(operators)
     masks, scores = start.new_empty(0, start.numel()), start.new_empty(0, len(priors))
-    kinds: list[Hashable] = []
+    kinds: list[Hashable] = []  # an offset each: log-odds do not add up, least where a map's top is kept or hidden
     found, sure = (start, start), False
     for done, end in _rounds(passes):
         if done:
