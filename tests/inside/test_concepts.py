@@ -215,7 +215,10 @@ def packaged():
     return vitreous.load("packaged:cifar10")
 
 
-@pytest.mark.parametrize(("classes", "named"), [(2, 1), (3, 1), (5, 2), (9, 3)])
+@pytest.mark.parametrize(
+    ("classes", "named"),
+    [(3, 1), pytest.param(2, 1, marks=pytest.mark.slow), pytest.param(9, 3, marks=pytest.mark.slow)],
+)
 def test_at_most_half_of_the_classes_stand_for_a_concept(classes, named):
     """The mean change over all classes is 0 by construction."""
     model = packaged()
@@ -241,6 +244,7 @@ def test_a_block_whose_patches_no_head_reads_is_refused():
         vitreous.find_concepts(photos(), packaged(), -1, **QUICK)
 
 
+@pytest.mark.slow
 def test_the_seed_draws_which_images_are_held_out():
     """Every fifth image of a folder may be of one kind."""
     images = photos(20)
@@ -267,6 +271,7 @@ def test_numbers_that_are_none_are_refused_before_the_images_are_read(given):
         vitreous.find_concepts("no-such-folder", packaged(), **QUICK | given)
 
 
+@pytest.mark.slow
 def test_the_page_says_how_many_of_the_most_active_were_measured(tmp_path):
     images = photos(12)
     few = vitreous.find_concepts(images, packaged(), 3, concepts=2048, steps=3, measured=40)
