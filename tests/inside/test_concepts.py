@@ -254,6 +254,7 @@ def test_the_seed_draws_which_images_are_held_out():
     assert found[0].explained == found[1].explained != found[2].explained
 
 
+@pytest.mark.slow
 def test_equal_images_count_once():
     images = photos(11)
     with pytest.warns(UserWarning, match="equals an image before it"):

@@ -118,8 +118,8 @@ def test_interventions_inside_one_another_remove_patches_as_one_does(name):
     "change",
     [
         {"patches_off": [1, 2]},
-        {"replace": {"tokens": lambda value: 1.5 * value}},
-        {"replace": {"logits": lambda value: 3 * value}},
+        pytest.param({"replace": {"tokens": lambda value: 1.5 * value}}, marks=pytest.mark.slow),
+        pytest.param({"replace": {"logits": lambda value: 3 * value}}, marks=pytest.mark.slow),
     ],
     ids=["patches off", "tokens", "logits"],
 )
